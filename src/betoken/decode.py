@@ -1,0 +1,226 @@
+"""The loop: propose -> score -> verify -> commit -> observe, over rows that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from time import perf_counter
+
+import numpy as np
+
+from betoken.drafters.drafter import Drafter
+from betoken.errors import InputError
+from betoken.models.target import Cache, Scores, Target
+from betoken.state import Row, SamplingSettings, State, StopSettings
+from betoken.tree import RowTree, TokenTree
+from betoken.tuning.nodes import NodePolicy, StepTimes
+from betoken.verifiers.verifier import RowVerdict, Verdict, Verifier
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt and what is asked of its answer."""
+
+    prompt: Sequence[int]
+    """Token ids, at least one."""
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    stop: StopSettings = field(default_factory=StopSettings)
+    sample: int = 0
+
+
+@dataclass(frozen=True)
+class Advance:
+    """What one step did for one row."""
+
+    row: Row
+    tokens: list[int]
+    """New tokens, 1 or more; cut after the token that ended the row."""
+    verdict: RowVerdict
+    nodes: int
+    """Nodes of the row's tree."""
+    times: StepTimes
+    """Seconds of the whole step, shared by its rows."""
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Text whose keys and values are kept for later requests that start with it."""
+
+    slot: int
+    tokens: tuple[int, ...]
+
+
+class Decoder:
+    """Decodes a batch of rows together. Plain decoding is the drafter `none`."""
+
+    shared_prefix = 32
+    """Fewest common tokens for which a row takes over another row's keys and values."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        verifier: Verifier,
+        policy: NodePolicy,
+        *,
+        prefill_chunk: int = 256,
+    ) -> None:
+        """The drafter must have been started with the target."""
+        self.target, self.drafter, self.verifier, self.policy = target, drafter, verifier, policy
+        self.prefill_chunk = prefill_chunk
+        self.cache: Cache = target.new_cache()
+        self.waiting: list[Row] = []
+        self.rows: list[Row] = []
+        self.prefixes: list[Prefix] = []
+        self.prefill_s: dict[int, float] = {}
+        self._ids = count()
+
+    def admit(self, request: Request) -> Row:
+        """Take a request in; its prefill runs in the next steps.
+
+        Raises InputError for an empty prompt, a token outside the vocabulary, a prompt that fills the context, or
+        settings that the verifier cannot serve.
+        """
+        prompt = np.array(request.prompt, dtype=np.int64)
+        if prompt.size == 0:
+            raise InputError("the prompt is empty: give at least one token")
+        if prompt.min() < 0 or prompt.max() >= self.target.vocab_size:
+            raise InputError(f"the prompt has a token id outside 0..{self.target.vocab_size - 1}")
+        if prompt.size >= self.target.context:
+            raise InputError(
+                f"the prompt has {prompt.size} tokens and the model's context is {self.target.context}: shorten it"
+            )
+        own = () if request.stop.ignore_eos else self.target.eos_ids
+        row = Row(
+            id=next(self._ids),
+            slot=-1,
+            prompt=prompt,
+            sampling=request.sampling,
+            stop=request.stop,
+            end_ids=frozenset(own) | frozenset(request.stop.stop_ids),
+            context=self.target.context,
+            sample=request.sample,
+        )
+        self.verifier.check(State((row,)))
+        self.drafter.admit([row])
+        self.waiting.append(row)
+        self.prefill_s[row.id] = 0.0
+        return row
+
+    def release(self, row: Row, *, retain: bool = False) -> Prefix | None:
+        """Remove a row, finished or not; with `retain` its keys and values stay for requests that continue it."""
+        prefix = (
+            Prefix(row.slot, tuple(row.tokens[: self.cache.length(row.slot)])) if retain and row.slot >= 0 else None
+        )
+        if prefix is not None:
+            self.prefixes.append(prefix)
+        elif row.slot >= 0:
+            self.cache.close(row.slot)
+        self.rows = [other for other in self.rows if other is not row]
+        self.waiting = [other for other in self.waiting if other is not row]
+        self.prefill_s.pop(row.id, None)
+        self.drafter.release([row])
+        return prefix
+
+    def forget(self, prefix: Prefix) -> None:
+        """Give the memory of a retained prefix back."""
+        self.prefixes.remove(prefix)
+        self.cache.close(prefix.slot)
+
+    def step(self) -> list[Advance]:
+        """One chunk of prefill for the first waiting row, if any, and one forward pass over all ready rows.
+
+        Rows that finish stay until `release`, but take no further part.
+        """
+        if self.waiting:
+            self._prefill(self.waiting[0])
+        state = State(tuple(row for row in self.rows if row.finish_reason is None))
+        return self._decode(state) if state.rows else []
+
+    def _decode(self, state: State) -> list[Advance]:
+        began = perf_counter()
+        limits = [max(1, min(n, row.room)) for n, row in zip(self.policy.limits(state), state.rows, strict=True)]
+        tree = self.policy.trim(self.drafter.propose(state, limits), state)
+        drafted = perf_counter()
+        slots = [row.slot for row in state.rows]
+        scores = self.target.forward(tree, self.cache, slots, self.drafter.hidden_layers)
+        scored = perf_counter()
+        verdict = self.verifier.verify(tree, scores, state)
+        kept = self._commit(tree, verdict, state)
+        verified = perf_counter()
+        self.drafter.observe(tree, scores, verdict, state)
+        times = StepTimes(
+            draft=drafted - began + perf_counter() - verified,
+            target=scored - drafted,
+            verify=verified - scored,
+        )
+        self.policy.observe(tree, verdict, state, times)
+        return [
+            Advance(row, tokens, verdict.rows[b], int(tree.counts[b]), times)
+            for b, (row, tokens) in enumerate(zip(state.rows, kept, strict=True))
+        ]
+
+    def _commit(self, tree: TokenTree, verdict: Verdict, state: State) -> list[list[int]]:
+        """Append each row's tokens and keep their nodes in the cache. A row that ended keeps what it committed."""
+        kept = []
+        paths = []
+        for b, row in enumerate(state.rows):
+            row.steps += 1
+            kept.append(row.commit(verdict.tokens(tree, b)))
+            paths.append(verdict.rows[b].path[: len(kept[-1])])
+        self.cache.keep([row.slot for row in state.rows], paths)
+        return kept
+
+    def _prefill(self, row: Row) -> None:
+        """One chunk of everything before the pending token; the row is ready when nothing is left."""
+        began = perf_counter()
+        if row.slot < 0:
+            row.slot = self._open(row)
+        done = self.cache.length(row.slot)
+        chunk = row.tokens[done : min(done + self.prefill_chunk, row.cached)]
+        if chunk:
+            tree = _chunk(chunk, wanted=False)
+            scores = self.target.forward(tree, self.cache, [row.slot], self.drafter.hidden_layers)
+            path = tuple(range(len(chunk)))
+            self.cache.keep([row.slot], [path])
+            self._observe_chunk(tree, scores, path, row)
+        if self.cache.length(row.slot) == row.cached:
+            self.waiting.remove(row)
+            self.rows.append(row)
+        self.prefill_s[row.id] += perf_counter() - began
+
+    def _observe_chunk(self, tree: TokenTree, scores: Scores, path: tuple[int, ...], row: Row) -> None:
+        self.drafter.observe(tree, scores, Verdict((RowVerdict(path, -1),)), State((row,)))
+
+    def _open(self, row: Row) -> int:
+        """A slot for the row, with the longest prefix that another row or a retained text has computed already.
+
+        Drafters that read hidden states must see every chunk, so they share nothing.
+        """
+        best, length = -1, 0
+        if not self.drafter.hidden_layers:
+            donors = [(prefix.slot, prefix.tokens) for prefix in self.prefixes]
+            donors += [(other.slot, tuple(other.tokens[: other.cached])) for other in self.rows]
+            for slot, tokens in donors:
+                common = min(_common(tokens, row.tokens), row.cached)
+                if common > length:
+                    best, length = slot, common
+        return self.cache.fork(best, length) if length >= self.shared_prefix else self.cache.open()
+
+
+def _chunk(tokens: Sequence[int], *, wanted: bool) -> TokenTree:
+    """Committed text as a tree: one chain, which prefill scores and keeps whole."""
+    tree = RowTree.under(tokens[0])
+    tree.wanted[0] = wanted
+    for depth, token in enumerate(tokens[1:]):
+        tree.add(token, depth, wanted=wanted)
+    return TokenTree.stack([tree])
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))

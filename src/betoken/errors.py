@@ -1,0 +1,17 @@
+"""What betoken raises.
+
+    BetokenError            everything betoken raises on purpose
+    +-- InputError          the caller's input cannot be used: one line that says what to do (exit code 2)
+
+Anything else that escapes is a fault of ours (exit code 1).
+"""
+
+from __future__ import annotations
+
+
+class BetokenError(Exception):
+    """Base of every error that betoken raises on purpose."""
+
+
+class InputError(BetokenError):
+    """A name, setting, file or prompt that cannot be used. The message is one line and says what to do."""

@@ -1,0 +1,1 @@
+"""The target: everything that touches weights."""

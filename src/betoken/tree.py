@@ -1,0 +1,259 @@
+"""The token tree: what one forward pass of the target scores.
+
+Every method adds some tree under the committed text and keeps one path of it. A node sees the cached text up to its
+root's *anchor*, its own ancestors and itself; nothing else. Visibility and positions follow from the parents, the
+anchors and the shifts alone: no method builds a mask.
+
+The tree lives on the host as numpy arrays, whatever device the target uses: it is small integers that drafters and
+verifiers walk node by node (docs/design/0001-host-trees.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from betoken.errors import InputError
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+WHOLE_CACHE = -1
+"""Anchor of a root that sees every committed position of its row."""
+
+
+class Role(IntEnum):
+    """What a node is for. Only candidates can be committed; probes ride along to be read."""
+
+    PADDING = 0
+    PENDING = 1
+    CANDIDATE = 2
+    PROBE = 3
+
+
+@dataclass
+class RowTree:
+    """The tree of one row while a drafter grows it. Node 0 is the pending token; parents come before children."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    roles: list[Role] = field(default_factory=list)
+    anchors: list[int] = field(default_factory=list)
+    shifts: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    """Estimated probability that the node is right, given that its parent is. 1.0 where nothing is known."""
+    inputs: list[float] = field(default_factory=list)
+    """Auxiliary input u in [0, 1) of a probe that has one instead of a token (PTP); nan for an ordinary node."""
+    wanted: list[bool] = field(default_factory=list)
+    laws: dict[int, Floats] = field(default_factory=dict)
+    """Parent node -> law [V] that its candidate children were drawn from, in order, without replacement. A parent
+    that has candidate children and no entry here has deterministic ones (q = 1)."""
+
+    @classmethod
+    def under(cls, pending: int) -> RowTree:
+        """The empty draft: nothing but the pending token."""
+        tree = cls()
+        tree._append(pending, -1, Role.PENDING, WHOLE_CACHE, 0, 1.0, float("nan"), True)
+        return tree
+
+    @classmethod
+    def chain(cls, pending: int, draft: Sequence[int], confidence: Sequence[float] | None = None) -> RowTree:
+        """The pending token followed by one chain of candidates."""
+        tree = cls.under(pending)
+        for depth, token in enumerate(draft):
+            tree.add(token, depth, confidence=1.0 if confidence is None else confidence[depth])
+        return tree
+
+    def add(
+        self,
+        token: int,
+        parent: int,
+        role: Role = Role.CANDIDATE,
+        *,
+        confidence: float = 1.0,
+        u: float = float("nan"),
+        wanted: bool = True,
+    ) -> int:
+        """Add a child of `parent`; returns its node index. Raises InputError if there is no such parent."""
+        if not 0 <= parent < len(self.tokens):
+            raise InputError(f"tree node {len(self.tokens)}: there is no parent {parent}")
+        return self._append(token, parent, role, WHOLE_CACHE, 0, confidence, u, wanted)
+
+    def root(
+        self,
+        token: int,
+        *,
+        anchor: int = WHOLE_CACHE,
+        shift: int = 0,
+        u: float = float("nan"),
+        wanted: bool = True,
+    ) -> int:
+        """Add a probe that sees only the first `anchor` cached positions; its own position is anchor + shift."""
+        return self._append(token, -1, Role.PROBE, anchor, shift, 1.0, u, wanted)
+
+    def child(self, node: int, token: int) -> int | None:
+        """The first candidate child of `node` with this token."""
+        for index in range(node + 1, len(self.tokens)):
+            if self.parents[index] == node and self.tokens[index] == token and self.roles[index] == Role.CANDIDATE:
+                return index
+        return None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def _append(
+        self,
+        token: int,
+        parent: int,
+        role: Role,
+        anchor: int,
+        shift: int,
+        confidence: float,
+        u: float,
+        wanted: bool,
+    ) -> int:
+        self.tokens.append(int(token))
+        self.parents.append(parent)
+        self.roles.append(role)
+        self.anchors.append(anchor)
+        self.shifts.append(shift)
+        self.confidence.append(confidence)
+        self.inputs.append(u)
+        self.wanted.append(wanted)
+        return len(self.tokens) - 1
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """The trees of a batch of B rows, padded to N nodes. Immutable."""
+
+    tokens: Ints
+    """[B, N] token ids; 0 in padding."""
+    parents: Ints
+    """[B, N] index of the parent, -1 for a root and for padding. A parent's index is smaller than its children's."""
+    roles: NDArray[np.int8]
+    """[B, N] values of Role."""
+    anchors: Ints
+    """[B, N] cached positions that a root sees, WHOLE_CACHE for all; meaningful at roots only."""
+    shifts: Ints
+    """[B, N] offset of a root's position; meaningful at roots only."""
+    confidence: Floats
+    """[B, N] estimated probability that a node is right, given that its parent is."""
+    inputs: Floats
+    """[B, N] auxiliary input u in [0, 1) of a probe, nan where the token is the input."""
+    wanted: Bools
+    """[B, N] nodes whose logits will be read: the output layer runs only there."""
+    laws: tuple[dict[int, Floats], ...]
+    """One dictionary a row: parent node -> law [V] its candidate children were drawn from, without replacement."""
+
+    @classmethod
+    def stack(cls, rows: Sequence[RowTree]) -> TokenTree:
+        """Pad the trees of several rows to one batch."""
+        width = max(len(row) for row in rows)
+
+        def padded(name: str, fill: float, dtype: type) -> NDArray[Any]:
+            out: NDArray[Any] = np.full((len(rows), width), fill, dtype=dtype)
+            for index, row in enumerate(rows):
+                out[index, : len(row)] = getattr(row, name)
+            return out
+
+        return cls(
+            tokens=padded("tokens", 0, np.int64),
+            parents=padded("parents", -1, np.int64),
+            roles=padded("roles", Role.PADDING, np.int8),
+            anchors=padded("anchors", WHOLE_CACHE, np.int64),
+            shifts=padded("shifts", 0, np.int64),
+            confidence=padded("confidence", 0.0, np.float64),
+            inputs=padded("inputs", np.nan, np.float64),
+            wanted=padded("wanted", False, np.bool_),
+            laws=tuple(dict(row.laws) for row in rows),
+        )
+
+    @property
+    def batch(self) -> int:
+        """B, the number of rows."""
+        return int(self.tokens.shape[0])
+
+    @property
+    def width(self) -> int:
+        """N, the padded number of nodes."""
+        return int(self.tokens.shape[1])
+
+    @cached_property
+    def counts(self) -> Ints:
+        """[B] nodes of each row without padding."""
+        return (self.roles != Role.PADDING).sum(axis=1)
+
+    @cached_property
+    def depths(self) -> Ints:
+        """[B, N] edges between a node and its root; 0 in padding."""
+        depths = np.zeros_like(self.parents)
+        for node in range(1, self.width):
+            parent = self.parents[:, node]
+            above = np.take_along_axis(depths, np.maximum(parent, 0)[:, None], axis=1)[:, 0]
+            depths[:, node] = np.where(parent >= 0, above + 1, 0)
+        return depths
+
+    @cached_property
+    def roots(self) -> Ints:
+        """[B, N] index of each node's root."""
+        roots = np.tile(np.arange(self.width, dtype=np.int64), (self.batch, 1))
+        for node in range(1, self.width):
+            parent = self.parents[:, node]
+            above = np.take_along_axis(roots, np.maximum(parent, 0)[:, None], axis=1)[:, 0]
+            roots[:, node] = np.where(parent >= 0, above, node)
+        return roots
+
+    @cached_property
+    def ancestors(self) -> Bools:
+        """[B, N, N] entry (b, i, j): node j is node i itself or one of its ancestors (never padding)."""
+        seen = np.zeros((self.batch, self.width, self.width), dtype=np.bool_)
+        rows = np.arange(self.batch)
+        for node in range(self.width):
+            parent = self.parents[:, node]
+            seen[:, node] = seen[rows, np.maximum(parent, 0)] & (parent >= 0)[:, None]
+            seen[:, node, node] = True
+        real = self.roles != Role.PADDING
+        return seen & real[:, :, None] & real[:, None, :]
+
+    def visible_cache(self, lengths: Ints) -> Ints:
+        """[B, N] cached positions each node sees, for rows with `lengths` [B] committed positions in the cache."""
+        anchors = np.take_along_axis(self.anchors, self.roots, axis=1)
+        return np.where(anchors == WHOLE_CACHE, lengths[:, None], np.minimum(anchors, lengths[:, None]))
+
+    def positions(self, lengths: Ints) -> Ints:
+        """[B, N] position of each node: its anchor, plus its depth, plus its root's shift; never negative."""
+        shifts = np.take_along_axis(self.shifts, self.roots, axis=1)
+        return np.maximum(self.visible_cache(lengths) + self.depths + shifts, 0)
+
+    def path(self, row: int, node: int) -> list[int]:
+        """Nodes from the root down to `node`, both included."""
+        path = [node]
+        while (parent := int(self.parents[row, path[-1]])) >= 0:
+            path.append(parent)
+        return path[::-1]
+
+    def children(self, row: int, node: int) -> list[int]:
+        """Candidate children of `node`, in the order in which the drafter added them."""
+        return self._children[row].get(node, [])
+
+    def child(self, row: int, node: int, token: int) -> int | None:
+        """The candidate child of `node` with this token. A verifier that walks by this never follows a probe."""
+        for index in self.children(row, node):
+            if self.tokens[row, index] == token:
+                return index
+        return None
+
+    @cached_property
+    def _children(self) -> list[dict[int, list[int]]]:
+        found: list[dict[int, list[int]]] = [{} for _ in range(self.batch)]
+        for row, node in np.argwhere(self.roles == Role.CANDIDATE).tolist():
+            found[row].setdefault(int(self.parents[row, node]), []).append(node)
+        return found

@@ -1,0 +1,1 @@
+"""How many nodes a step should score: cost models and node counts."""

@@ -1,0 +1,51 @@
+"""How many nodes each step scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from betoken.state import State
+from betoken.tree import TokenTree
+from betoken.verifiers.verifier import Verdict
+
+
+class StepTimes(NamedTuple):
+    """Seconds of one step."""
+
+    draft: float
+    """Drafter and node policy, `observe` included."""
+    target: float
+    verify: float
+    """Verifier and commit."""
+
+
+class NodePolicy(Protocol):
+    """Decides how many nodes a step scores."""
+
+    def limits(self, state: State) -> list[int]:
+        """[B] most nodes the drafter may propose for each row, the pending token included; 1 is no draft."""
+
+    def trim(self, tree: TokenTree, state: State) -> TokenTree:
+        """The part of a proposed tree that is worth scoring."""
+
+    def observe(self, tree: TokenTree, verdict: Verdict, state: State, times: StepTimes) -> None:
+        """What a step accepted and what it cost."""
+
+
+@dataclass
+class FixedNodes:
+    """The same number of nodes in every step."""
+
+    nodes: int = 8
+
+    def limits(self, state: State) -> list[int]:
+        """`nodes` for each row."""
+        return [self.nodes] * len(state.rows)
+
+    def trim(self, tree: TokenTree, state: State) -> TokenTree:
+        """The tree as it is."""
+        return tree
+
+    def observe(self, tree: TokenTree, verdict: Verdict, state: State, times: StepTimes) -> None:
+        """Learns nothing."""

@@ -1,0 +1,63 @@
+"""The contract of a verifier, and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from betoken.models.target import Scores
+from betoken.state import State
+from betoken.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """One committed token that plain decoding would not have committed there (relaxed verifiers only)."""
+
+    position: int
+    """Which new token of the row it is, from 0."""
+    chosen: int
+    preferred: int
+    regret: float
+    """How much the target preferred the other, in the verifier's own unit."""
+
+
+@dataclass(frozen=True)
+class RowVerdict:
+    """What is kept of one row's tree."""
+
+    path: tuple[int, ...]
+    """Accepted nodes from the pending token (node 0) down; their keys and values stay in the cache."""
+    bonus: int
+    """The token that follows the path, picked from the target's own law: the new pending token."""
+    exceptions: tuple[Relaxation, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is kept of each row of the batch."""
+
+    rows: tuple[RowVerdict, ...]
+
+    def tokens(self, tree: TokenTree, row: int) -> list[int]:
+        """The tokens this verdict commits to a row: the accepted nodes after the pending one, then the bonus."""
+        kept = self.rows[row]
+        return [int(tree.tokens[row, node]) for node in kept.path[1:]] + [kept.bonus]
+
+
+class Verifier(Protocol):
+    """Keeps one path of each row's tree. A dataclass whose fields are its settings."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the table and in every report."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the output of this configured instance has the law of plain decoding."""
+
+    def check(self, state: State) -> None:
+        """Raise InputError if it cannot serve these rows' settings (greedy and temperature 0.8, say)."""
+
+    def verify(self, tree: TokenTree, scores: Scores, state: State) -> Verdict:
+        """One verdict a row. Follows candidates only, never a probe; computes a node's law only along the path."""
