@@ -133,20 +133,20 @@ class DecoderConfig:
         architecture = architecture_of(config)
         if architecture not in FAMILIES:
             raise InputError(
-                f"architecture {architecture} is not one that betoken's own decoder computes "
-                f"({', '.join(FAMILIES)})"
+                f"architecture {architecture} is not one that betoken's own decoder computes ({', '.join(FAMILIES)})"
             )
         heads = _integer(config, "num_attention_heads")
         context = _integer(config, "max_position_embeddings")
         _refuse_unsupported(config, architecture, context)
         theta, scaling = _rope(config, context)
-        default_dim = _QWEN3_HEAD_DIM if architecture == "Qwen3ForCausalLM" else _integer(config, "hidden_size") // heads
+        hidden = _integer(config, "hidden_size")
+        default_dim = _QWEN3_HEAD_DIM if architecture == "Qwen3ForCausalLM" else hidden // max(heads, 1)
         generation = generation or {}
         bos = _ids(config.get("bos_token_id")) or _ids(generation.get("bos_token_id"))
         eos = _ids(generation.get("eos_token_id")) + _ids(config.get("eos_token_id"))
         return cls(
             architecture=architecture,
-            hidden_size=_integer(config, "hidden_size"),
+            hidden_size=hidden,
             intermediate_size=_integer(config, "intermediate_size"),
             num_layers=_integer(config, "num_hidden_layers"),
             num_heads=heads,
@@ -220,7 +220,9 @@ def architecture_of(config: Json) -> str:
 
 def _refuse_unsupported(config: Json, architecture: str, context: int) -> None:
     if config.get("quantization_config"):
-        raise InputError("config.json: quantised weights (quantization_config) are not read; use the float model or a GGUF")
+        raise InputError(
+            "config.json: quantized weights (quantization_config) are not read; use the float model or a GGUF"
+        )
     activation = config.get("hidden_act", "silu")
     if activation != "silu":
         raise InputError(f"config.json: activation {activation} is not supported, only silu")
@@ -232,7 +234,8 @@ def _refuse_unsupported(config: Json, architecture: str, context: int) -> None:
     window = _sliding_window(config, architecture)
     if window is not None and window < context:
         raise InputError(
-            f"config.json: a sliding window of {window} below the context of {context} is not supported, only full attention"
+            f"config.json: a sliding window of {window} below the context of {context} is not supported, "
+            "only full attention"
         )
 
 

@@ -45,6 +45,7 @@ _OTHER_NAMES = {
 _ROPE_FACTORS = "rope_freqs.weight"
 """How Llama 3's rope scaling is stored: by what each frequency is divided, [head_dim / 2]."""
 _CHAT_ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>")
+_BLOCK_ROWS = 4096
 _STORED = {"F32": torch.float32, "BF16": torch.bfloat16}
 """File type -> dtype that holds it without loss. Quantised types become float16: rounding to its 11 bits moves a
 weight by at most 1/2048 of itself, far below one step of the 4 to 8 bits it was read from."""
@@ -81,22 +82,30 @@ class GgufModel:
     @property
     def dtypes(self) -> dict[str, torch.dtype]:
         """Canonical name -> dtype in which `tensor` returns it."""
-        return {name: _STORED.get(self._tensors[name].tensor_type.name, torch.float16) for name in self.config.tensor_shapes}
+        kinds = {name: self._tensors[name].tensor_type.name for name in self.config.tensor_shapes}
+        return {name: _STORED.get(kind, torch.float16) for name, kind in kinds.items()}
 
     def tensor(self, name: str) -> torch.Tensor:
         """One canonical tensor, dequantised; its dtype is `dtypes[name]`."""
-        values = torch.from_numpy(self._undo_permutation(name, self.dequantised(name)))
-        stored = values.to(self.dtypes[name])
-        if not torch.isfinite(stored).all():
-            raise InputError(f"{self.path}: tensor {name} has values that are not finite in {stored.dtype}")
-        return stored
+        shape, dtype = self.config.tensor_shapes[name], self.dtypes[name]
+        stored = torch.empty(shape, dtype=dtype)
+        for start, block in self.dequantised(name):
+            part = stored[start : start + len(block)]
+            part.copy_(torch.from_numpy(block))
+            if not torch.isfinite(part).all():
+                raise InputError(f"{self.path}: tensor {name} has values that are not finite in {dtype}")
+        return self._undo_permutation(name, stored)
 
-    def dequantised(self, name: str) -> NDArray[np.float32]:
-        """What the gguf package makes of a canonical tensor, rows in file order."""
+    def dequantised(self, name: str) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """(first row, rows) of a canonical tensor as the gguf package dequantises it, in the file's order of rows.
+
+        A block at a time, because the largest tensor as float32 can be as large as the rest of the model.
+        """
         source = self._tensors[name]
         with np.errstate(all="ignore"):  # a corrupt scale may overflow; `tensor` reports it
-            values = gguf.dequantize(source.data, source.tensor_type)
-        return np.ascontiguousarray(values, dtype=np.float32)
+            for start in range(0, len(source.data), _BLOCK_ROWS):
+                rows = source.data[start : start + _BLOCK_ROWS]
+                yield start, np.array(gguf.dequantize(rows, source.tensor_type), dtype=np.float32)
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(canonical name, tensor), one at a time."""
@@ -174,15 +183,16 @@ class GgufModel:
             raise InputError(f"{self.path}: rope scaling {kind} is not supported (supported: none, linear, llama3)")
         if _ROPE_FACTORS not in self._tensors:
             return None
-        return _llama3_scaling(self.path, self.dequantised(_ROPE_FACTORS).ravel(), theta, head_dim)
+        factors = np.concatenate([block.ravel() for _, block in self.dequantised(_ROPE_FACTORS)])
+        return _llama3_scaling(self.path, factors, theta, head_dim)
 
-    def _undo_permutation(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _undo_permutation(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Rows [head, pair, half] of the file back to [head, half, pair], for llama's q_proj and k_proj."""
         if self.architecture != "llama" or not name.endswith(("q_proj.weight", "k_proj.weight")):
             return values
         heads = self.config.num_heads if "q_proj" in name else self.config.num_kv_heads
-        pairs = values.reshape(heads, self.config.head_dim // 2, 2, values.shape[-1])
-        return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
+        pairs = values.view(heads, self.config.head_dim // 2, 2, values.shape[-1])
+        return pairs.transpose(1, 2).reshape(values.shape)
 
     def _check(self) -> None:
         shapes = self.config.tensor_shapes

@@ -45,9 +45,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return min(known) if known else None
 
 
-def check_fits(
-    config: DecoderConfig, dtype: str, context: int, batch: int = 1, available: int | None = None
-) -> None:
+def check_fits(config: DecoderConfig, dtype: str, context: int, batch: int = 1, available: int | None = None) -> None:
     """Raise InputError, with both numbers, if the model needs more than is available.
 
     `available`: bytes; None asks `available_bytes` (and an unknown amount is taken to be enough).

@@ -32,8 +32,8 @@ def write_model(
 def write_settings(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None) -> None:
     """`config.json`, `generation_config.json` and, with a tokenizer, its files."""
     write_json(folder / "config.json", config.to_hf())
-    generation = {"eos_token_id": list(config.eos_ids), "bos_token_id": config.bos_id}
-    write_json(folder / "generation_config.json", {key: value for key, value in generation.items() if value is not None})
+    bos = {} if config.bos_id is None else {"bos_token_id": config.bos_id}
+    write_json(folder / "generation_config.json", {"eos_token_id": list(config.eos_ids), **bos})
     if tokenizer is None:
         return
     tokenizer.core.save(str(folder / "tokenizer.json"))

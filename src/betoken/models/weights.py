@@ -76,7 +76,7 @@ class Weights:
 
 def _open_file(path: Path) -> Any:
     try:
-        return safe_open(path, framework="pt")  # type: ignore[no-untyped-call]
+        return safe_open(path, framework="pt")
     except FileNotFoundError as error:
         raise InputError(f"{path}: the file is missing") from error
     except (SafetensorError, OSError) as error:
