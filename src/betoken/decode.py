@@ -65,10 +65,11 @@ class Decoder:
         policy: NodePolicy,
         *,
         prefill_chunk: int = 256,
+        max_rows: int = 16,
     ) -> None:
-        """The drafter must have been started with the target."""
+        """The drafter must have been started with the target. Requests beyond `max_rows` wait, without memory."""
         self.target, self.drafter, self.verifier, self.policy = target, drafter, verifier, policy
-        self.prefill_chunk = prefill_chunk
+        self.prefill_chunk, self.max_rows = prefill_chunk, max_rows
         self.cache: Cache = target.new_cache()
         self.waiting: list[Row] = []
         self.rows: list[Row] = []
@@ -123,6 +124,14 @@ class Decoder:
         self.drafter.release([row])
         return prefix
 
+    def end(self, row: Row, generated: int) -> None:
+        """End a row at its first `generated` new tokens, because its text has come to a stop string there.
+
+        What the same step committed after them is forgotten, in the cache too.
+        """
+        row.end(generated)
+        self.cache.truncate(row.slot, row.cached)
+
     def forget(self, prefix: Prefix) -> None:
         """Give the memory of a retained prefix back."""
         self.prefixes.remove(prefix)
@@ -133,7 +142,7 @@ class Decoder:
 
         Rows that finish stay until `release`, but take no further part.
         """
-        if self.waiting:
+        if self.waiting and len(self.rows) < self.max_rows:
             self._prefill(self.waiting[0])
         state = State(tuple(row for row in self.rows if row.finish_reason is None))
         return self._decode(state) if state.rows else []

@@ -160,6 +160,13 @@ class Row:
                 self.finish_reason = "context"
         return kept
 
+    def end(self, generated: int) -> None:
+        """Keep the first `generated` new tokens, at least one, and finish: a stop string was complete there."""
+        dropped = self.new_tokens[generated:]
+        del self.tokens[len(self.tokens) - len(dropped) :]
+        self.counts -= Counter(dropped)
+        self.finish_reason = "stop"
+
 
 @dataclass(frozen=True)
 class State:

@@ -56,6 +56,10 @@ class Verifier(Protocol):
     def lossless(self) -> bool:
         """Whether the output of this configured instance has the law of plain decoding."""
 
+    @property
+    def exact(self) -> bool:
+        """Whether it commits the very tokens of plain decoding, whatever was drafted."""
+
     def check(self, state: State) -> None:
         """Raise InputError if it cannot serve these rows' settings (greedy and temperature 0.8, say)."""
 
