@@ -1,0 +1,272 @@
+"""The Python face: `load` a model once, then `generate`, `stream` and `chat`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+import torch
+
+from betoken.answer import Answer
+from betoken.decode import Decoder, Prefix, Request
+from betoken.drafters import DRAFTERS, Drafter
+from betoken.drafters.draft_model import check_vocabularies
+from betoken.errors import BetokenError, InputError
+from betoken.models.load import load_target
+from betoken.models.target import Target
+from betoken.models.tokenizer import Message, Tokenizer
+from betoken.registry import create
+from betoken.result import Chunk, Result
+from betoken.state import SamplingSettings, StopSettings
+from betoken.text import TextStream
+from betoken.tuning.nodes import FixedNodes, NodePolicy
+from betoken.verifiers import VERIFIERS, Verifier
+
+if TYPE_CHECKING:
+    from betoken.conversation import Conversation
+
+Prompt = str | Sequence[Message]
+"""A text, or a conversation of {"role": ..., "content": ...} messages."""
+
+
+class Engine:
+    """A loaded model with its drafter and verifier. Not for several threads at once."""
+
+    def __init__(
+        self,
+        target: Target,
+        tokenizer: Tokenizer,
+        drafter: Drafter,
+        verifier: Verifier,
+        policy: NodePolicy,
+        *,
+        threads: int = 1,
+    ) -> None:
+        """The drafter must have been started with the target. `load` is the usual way here."""
+        self.target, self.tokenizer, self.threads = target, tokenizer, threads
+        self.decoder = Decoder(target, drafter, verifier, policy)
+        self._answers: dict[int, Answer] = {}
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        max_new_tokens: int = 256,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+        raw: bool = False,
+    ) -> list[Result]:
+        """Answer prompts, decoded together; one result each, in order.
+
+        `prompts`: one text or conversation, or a list of them. Texts go through the model's chat template unless
+        `raw`. What the settings mean: `SamplingSettings` and `StopSettings`. Raises InputError for prompts and
+        settings that cannot be used.
+        """
+        sampling = SamplingSettings(temperature, top_k, top_p, min_p, seed)
+        stopping = StopSettings(max_new_tokens, _texts(stop))
+        requests = [Request(self.encode(prompt, raw=raw), sampling, stopping) for prompt in _several(prompts)]
+        streams = [Stream(self, request) for request in requests]
+        try:
+            for stream in streams:
+                stream.admit()
+            return [stream.finish() for stream in streams]
+        finally:
+            for stream in streams:
+                stream.close()
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 256,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+        raw: bool = False,
+    ) -> Stream:
+        """Answer one prompt chunk by chunk; settings and errors as in `generate`.
+
+        Streams that are read in turns decode together.
+        """
+        sampling = SamplingSettings(temperature, top_k, top_p, min_p, seed)
+        stopping = StopSettings(max_new_tokens, _texts(stop))
+        return Stream(self, Request(self.encode(prompt, raw=raw), sampling, stopping))
+
+    def chat(self, messages: Sequence[Message] = ()) -> Conversation:
+        """A conversation that starts with `messages` (a system message, say) and keeps its keys and values."""
+        from betoken.conversation import Conversation
+
+        return Conversation(self, messages)
+
+    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
+        """Token ids of a prompt: through the model's chat template, or as it is (`raw`).
+
+        Raises InputError for an empty prompt, malformed messages, and a model without a template.
+        """
+        if raw:
+            if not isinstance(prompt, str):
+                raise InputError("a raw prompt is a text, not chat messages")
+            if not prompt:
+                raise InputError("the prompt is empty: write something to continue")
+            return self.tokenizer.encode(prompt)
+        messages: Sequence[Message] = prompt if not isinstance(prompt, str) else [{"role": "user", "content": prompt}]
+        if isinstance(prompt, str) and not prompt.strip():
+            raise InputError("the prompt is empty: write something to answer")
+        return self.tokenizer.encode(self.tokenizer.apply_chat(messages), add_special=False)
+
+    def _admit(self, request: Request, *, retain: bool) -> Answer:
+        row = self.decoder.admit(request)
+        answer = Answer(row, TextStream(self.tokenizer, request.stop.stop), retain)
+        self._answers[row.id] = answer
+        return answer
+
+    def _step(self) -> None:
+        """One step of everything that is being decoded; what is finished leaves the decoder at once."""
+        for advance in self.decoder.step():
+            answer = self._answers[advance.row.id]
+            answer.take(advance, self.decoder)
+            if answer.row.finish_reason is not None:
+                self._release(answer)
+
+    def _release(self, answer: Answer) -> None:
+        """Take the row out of the decoder, finished or not."""
+        if answer.result is None:
+            del self._answers[answer.row.id]
+            answer.settle(self.decoder, self.threads)
+
+
+class Stream(Iterator[Chunk]):
+    """The chunks of one answer, one a token. Closing it, or dropping it, ends the answer early."""
+
+    def __init__(self, engine: Engine, request: Request) -> None:
+        """`Engine.stream` is the way here."""
+        self._engine, self._request = engine, request
+        self._answer: Answer | None = None
+        self.retain = False
+        """Set before the first chunk: keep the keys and values of the text when it is over (see `prefix`)."""
+
+    @property
+    def result(self) -> Result:
+        """The whole answer, or as much as there was when it was closed. Raises BetokenError before that."""
+        if self._answer is None or self._answer.result is None:
+            raise BetokenError("the answer is not finished: read the stream to its end, or close it, first")
+        return self._answer.result
+
+    @property
+    def prefix(self) -> Prefix | None:
+        """What `retain` kept."""
+        return self._answer.prefix if self._answer else None
+
+    def admit(self) -> Answer:
+        """Join the batch now; otherwise the first chunk that is asked for does it."""
+        if self._answer is None:
+            self._answer = self._engine._admit(self._request, retain=self.retain)
+        return self._answer
+
+    def __next__(self) -> Chunk:
+        """The next chunk; decodes until there is one."""
+        answer = self.admit()
+        while not answer.ready:
+            if answer.result is not None:
+                raise StopIteration
+            try:
+                self._engine._step()
+            except BaseException:
+                answer.retain = False  # broken off in the middle of a step: its keys and values may be half written
+                self.close()
+                raise
+        return answer.ready.popleft()
+
+    def finish(self) -> Result:
+        """Decode to the end without reading chunks."""
+        for _ in self:
+            pass
+        return self.result
+
+    def close(self) -> None:
+        """Leave the batch, and give no more chunks; `result` is what there is so far."""
+        if self._answer is not None:
+            self._engine._release(self._answer)
+            self._answer.ready.clear()
+
+    def __del__(self) -> None:
+        """A dropped stream must not keep its row in the batch."""
+        self.close()
+
+
+def load(
+    model: str,
+    *,
+    draft_model: str | None = None,
+    drafter: str | None = None,
+    verifier: str | None = None,
+    drafter_settings: Mapping[str, object] | None = None,
+    verifier_settings: Mapping[str, object] | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    threads: int | None = None,
+    nodes: int | Literal["auto"] = "auto",
+    cache_dir: str | Path | None = None,
+    trust_remote_code: bool = False,
+) -> Engine:
+    """Load a model, ready to generate.
+
+    `model`, `draft_model`: a store name, a folder, a GGUF file or a Hub id (owner/name). `drafter`: a name of
+    `betoken drafters`; suffix, or draft-model where one is given, if None. `verifier`: a name of `betoken
+    verifiers`; greedy at temperature 0 and replay above it if None. `nodes`: most tokens that a step scores, or
+    auto, which measures what pays. Raises InputError for names, settings and files that cannot be used.
+    """
+    chosen = drafter or ("suffix" if draft_model is None else "draft-model")
+    drafting: Drafter = create("drafter", DRAFTERS, chosen, drafter_settings or {})
+    verifying: Verifier = create("verifier", VERIFIERS, verifier or "replay", verifier_settings or {})
+    if (chosen == "draft-model") != (draft_model is not None):
+        told = "needs a draft model" if draft_model is None else "does not use a draft model"
+        raise InputError(f"drafter {chosen} {told}: --draft-model (draft_model) goes with drafter draft-model")
+    policy = _policy(nodes if chosen != "none" else 1)
+    fetch = partial(
+        load_target,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        cache_dir=Path(cache_dir) if cache_dir is not None else None,
+        trust_remote_code=trust_remote_code,
+    )
+    loaded = fetch(model)
+    draft = fetch(draft_model) if draft_model is not None else None
+    if draft is not None:
+        check_vocabularies(loaded.tokenizer, draft.tokenizer)
+    drafting.start(loaded.target, draft.target if draft is not None else None)
+    used = threads or torch.get_num_threads()
+    return Engine(loaded.target, loaded.tokenizer, drafting, verifying, policy, threads=used)
+
+
+def _policy(nodes: int | str) -> NodePolicy:
+    if nodes == "auto":
+        return FixedNodes()
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
+        raise InputError(f"nodes must be auto or a whole number, at least 1, not {nodes!r}")
+    return FixedNodes(nodes)
+
+
+def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many, as a list. A list of messages is one prompt."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if not prompts:
+        raise InputError("no prompt was given")
+    if all(isinstance(item, Mapping) for item in prompts):
+        return [cast("Sequence[Message]", prompts)]
+    return list(cast("Sequence[Prompt]", prompts))
+
+
+def _texts(stop: str | Sequence[str]) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop)
