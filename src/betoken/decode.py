@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from time import perf_counter
@@ -51,6 +51,10 @@ class Prefix:
     tokens: tuple[int, ...]
 
 
+Observer = Callable[[TokenTree, Scores, Verdict, State], None]
+"""Looks at the steps of a decoder: the tree that was scored, its scores, what was kept, the rows."""
+
+
 class Decoder:
     """Decodes a batch of rows together. Plain decoding is the drafter `none`."""
 
@@ -75,6 +79,8 @@ class Decoder:
         self.rows: list[Row] = []
         self.prefixes: list[Prefix] = []
         self.prefill_s: dict[int, float] = {}
+        self.observer: Observer | None = None
+        """Called at the end of every decoding step, outside the timings, when its tokens are committed already."""
         self._ids = count()
 
     def admit(self, request: Request) -> Row:
@@ -122,6 +128,7 @@ class Decoder:
         self.waiting = [other for other in self.waiting if other is not row]
         self.prefill_s.pop(row.id, None)
         self.drafter.release([row])
+        self.policy.release([row])
         return prefix
 
     def end(self, row: Row, generated: int) -> None:
@@ -165,6 +172,8 @@ class Decoder:
             verify=verified - scored,
         )
         self.policy.observe(tree, verdict, state, times)
+        if self.observer is not None:
+            self.observer(tree, scores, verdict, state)
         return [
             Advance(row, tokens, verdict.rows[b], int(tree.counts[b]), times)
             for b, (row, tokens) in enumerate(zip(state.rows, kept, strict=True))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from betoken.state import State
+from betoken.state import Row, State
 from betoken.tree import TokenTree
 from betoken.verifiers.verifier import Verdict
 
@@ -21,7 +22,11 @@ class StepTimes(NamedTuple):
 
 
 class NodePolicy(Protocol):
-    """Decides how many nodes a step scores."""
+    """Decides how many nodes a step scores. One step is `limits`, `trim`, `observe`, in this order."""
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether it chooses the same nodes in every run: not if it goes by timings."""
 
     def limits(self, state: State) -> list[int]:
         """[B] most nodes the drafter may propose for each row, the pending token included; 1 is no draft."""
@@ -32,12 +37,16 @@ class NodePolicy(Protocol):
     def observe(self, tree: TokenTree, verdict: Verdict, state: State, times: StepTimes) -> None:
         """What a step accepted and what it cost."""
 
+    def release(self, rows: Sequence[Row]) -> None:
+        """These requests left: forget them."""
+
 
 @dataclass
 class FixedNodes:
     """The same number of nodes in every step."""
 
     nodes: int = 8
+    reproducible = True
 
     def limits(self, state: State) -> list[int]:
         """`nodes` for each row."""
@@ -49,3 +58,6 @@ class FixedNodes:
 
     def observe(self, tree: TokenTree, verdict: Verdict, state: State, times: StepTimes) -> None:
         """Learns nothing."""
+
+    def release(self, rows: Sequence[Row]) -> None:
+        """Keeps nothing."""
