@@ -9,7 +9,6 @@ from betoken.decode import Advance, Decoder, Prefix
 from betoken.result import Chunk, Result, Stats
 from betoken.state import Row
 from betoken.text import TextStream
-from betoken.tuning.nodes import FixedNodes
 
 
 @dataclass(eq=False)
@@ -66,7 +65,7 @@ class Answer:
         row, target, drafter, verifier = self.row, decoder.target, decoder.drafter, decoder.verifier
         seconds = self.draft_s + self.target_s + self.verify_s
         exact = target.exact and verifier.exact
-        fixed = isinstance(decoder.policy, FixedNodes) and not drafter.shares_state
+        fixed = decoder.policy.reproducible and not drafter.shares_state
         # The same rule under two names: replay follows the argmax of a greedy row.
         greedy = verifier.name == "replay" and row.sampling.greedy
         return Stats(

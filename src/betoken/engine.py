@@ -14,13 +14,17 @@ from betoken.decode import Decoder, Prefix, Request
 from betoken.drafters import DRAFTERS, Drafter
 from betoken.drafters.draft_model import check_vocabularies
 from betoken.errors import BetokenError, InputError
+from betoken.models.files import Progress, SilentProgress
 from betoken.models.load import load_target
+from betoken.models.store import cache_root, resolve
 from betoken.models.target import Target
 from betoken.models.tokenizer import Message, Tokenizer
 from betoken.registry import create
 from betoken.result import Chunk, Result
 from betoken.state import SamplingSettings, StopSettings
 from betoken.text import TextStream
+from betoken.tuning.auto import AutoNodes
+from betoken.tuning.cost import load as load_cost
 from betoken.tuning.nodes import FixedNodes, NodePolicy
 from betoken.verifiers import VERIFIERS, Verifier
 
@@ -217,13 +221,14 @@ def load(
     nodes: int | Literal["auto"] = "auto",
     cache_dir: str | Path | None = None,
     trust_remote_code: bool = False,
+    progress: Progress | None = None,
 ) -> Engine:
     """Load a model, ready to generate.
 
     `model`, `draft_model`: a store name, a folder, a GGUF file or a Hub id (owner/name). `drafter`: a name of
     `betoken drafters`; suffix, or draft-model where one is given, if None. `verifier`: a name of `betoken
     verifiers`; greedy at temperature 0 and replay above it if None. `nodes`: most tokens that a step scores, or
-    auto, which measures what pays. Raises InputError for names, settings and files that cannot be used.
+    auto, which measures what pays. `progress`: told how far a download is. Raises InputError for names, settings and files that cannot be used.
     """
     chosen = drafter or ("suffix" if draft_model is None else "draft-model")
     drafting: Drafter = create("drafter", DRAFTERS, chosen, drafter_settings or {})
@@ -231,30 +236,38 @@ def load(
     if (chosen == "draft-model") != (draft_model is not None):
         told = "needs a draft model" if draft_model is None else "does not use a draft model"
         raise InputError(f"drafter {chosen} {told}: --draft-model (draft_model) goes with drafter draft-model")
-    policy = _policy(nodes if chosen != "none" else 1)
+    _check_nodes(nodes)
+    place = Path(cache_dir) if cache_dir is not None else None
     fetch = partial(
         load_target,
         dtype=dtype,
         device=device,
         threads=threads,
-        cache_dir=Path(cache_dir) if cache_dir is not None else None,
+        cache_dir=place,
         trust_remote_code=trust_remote_code,
     )
+    for name in (model, draft_model):
+        if name is not None:
+            resolve(name, place, progress or SilentProgress())
     loaded = fetch(model)
     draft = fetch(draft_model) if draft_model is not None else None
     if draft is not None:
         check_vocabularies(loaded.tokenizer, draft.tokenizer)
     drafting.start(loaded.target, draft.target if draft is not None else None)
     used = threads or torch.get_num_threads()
+    policy: NodePolicy
+    if chosen == "none":
+        policy = FixedNodes(1)
+    elif nodes == "auto":
+        policy = AutoNodes(load_cost(loaded.target, cache_root(cache_dir) / "cost", threads=used))
+    else:
+        policy = FixedNodes(nodes)
     return Engine(loaded.target, loaded.tokenizer, drafting, verifying, policy, threads=used)
 
 
-def _policy(nodes: int | str) -> NodePolicy:
-    if nodes == "auto":
-        return FixedNodes()
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
+def _check_nodes(nodes: object) -> None:
+    if nodes != "auto" and (isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1):
         raise InputError(f"nodes must be auto or a whole number, at least 1, not {nodes!r}")
-    return FixedNodes(nodes)
 
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

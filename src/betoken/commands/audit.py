@@ -1,0 +1,110 @@
+"""`betoken audit exact`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from betoken.commands.progress import counting
+
+if TYPE_CHECKING:
+    from betoken.tuning.audit import AuditSettings, Difference, PassReport
+
+_app = typer.Typer(help="Check what is promised about the text.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(_app, name="audit")
+
+
+@_app.callback()
+def audit() -> None:
+    """Check what is promised about the text."""
+
+
+@_app.command()
+def exact(
+    suite: Annotated[list[str], typer.Option(help="File or name. Repeat it; rows are drawn from all.")],
+    model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
+    drafters: Annotated[str, typer.Option(help="Names, separated by commas.")] = "suffix,prompt-lookup",
+    draft_model: Annotated[str | None, typer.Option(help="For the drafter draft-model.")] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="DRAFTER.KEY=VALUE or verifier.KEY=VALUE.")] = None,
+    verifier: Annotated[str, typer.Option(help="What keeps a path of each tree.")] = "replay",
+    data: Annotated[Path | None, typer.Option(help="Folder of named suites; else $BETOKEN_DATA.")] = None,
+    rows: Annotated[int, typer.Option(help="Questions, drawn evenly from all suites.")] = 200,
+    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the draw and of the sampling.")] = 0,
+    batch: Annotated[int, typer.Option(help="Rows decoded together; 1 decodes each alone.")] = 8,
+    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores.")] = "8",
+    raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
+    dtype: Annotated[str | None, typer.Option(help="int8, float32 or bfloat16.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Result file; the same command continues it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a pass.")] = False,
+) -> None:
+    """Is the text the same? Each drafter, and a batch, against plain decoding of each row alone.
+
+    Exit code 0 if all answers are equal, or if equality is not promised (target or verifier are not
+    exact); 1 otherwise.
+    """
+    from betoken.bench.subject import ModelSpec, parse_drafters
+    from betoken.bench.suites import find_suite
+    from betoken.tuning.audit import AuditSettings
+
+    settings = AuditSettings(
+        model=ModelSpec(model, draft_model, dtype, device, threads),
+        methods=parse_drafters(drafters, setting or [], verifier, nodes),
+        suites=tuple(find_suite(name, data) for name in suite),
+        rows=rows,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+        batch=batch,
+        raw=raw,
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        failed = _run(settings, out or Path(scratch) / "audit.jsonl", kept=out is not None, as_json=as_json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _run(settings: AuditSettings, out: Path, *, kept: bool, as_json: bool) -> bool:
+    """Print every pass as it ends; whether any broke its promise."""
+    from betoken.bench.subject import load_subject
+    from betoken.tuning.audit import run_audit
+
+    failed = False
+    resume = f"the same command continues {out}" if kept else "use --out FILE to be able to continue"
+    with counting(resume) as progress:
+        for report in run_audit(settings, load_subject, out, progress):
+            typer.echo(json.dumps(report.describe(), ensure_ascii=False) if as_json else told(report))
+            failed = failed or report.failed
+    return failed
+
+
+def told(report: PassReport) -> str:
+    """One line for a pass and one for each difference."""
+    line = (
+        f"{report.name}: {report.equal} of {report.answers} answers equal; {report.forwards} forwards, "
+        f"acceptance length {report.acceptance_length:.3f}, {report.nodes_per_forward:.1f} nodes a forward"
+    )
+    if not report.name.startswith("plain,") and not report.drafted:
+        line += "; NOTHING WAS DRAFTED, so this says nothing about the drafter"
+    if not report.promised:
+        line += "; equality is not promised here (target or verifier are not exact)"
+    return "\n".join([line, *map(_told_difference, report.differences)])
+
+
+def _told_difference(one: Difference) -> str:
+    gap = "" if one.logit_gap is None else f", logit gap {one.logit_gap:+.4g}"
+    return (
+        f"  {one.question}, new token {one.position}: plain {one.plain_token} {one.plain_text!r}, "
+        f"here {one.token} {one.text!r}{gap}"
+    )

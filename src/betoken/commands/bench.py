@@ -1,0 +1,126 @@
+"""`betoken bench` and `betoken bench report`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from betoken.commands.progress import counting
+from betoken.errors import InputError
+
+if TYPE_CHECKING:
+    from betoken.bench.plan import BenchSettings
+
+_app = typer.Typer(
+    help="Measure the speed of drafters against plain decoding.",
+    epilog="Try: betoken bench --suite FILE.jsonl --drafters suffix,prompt-lookup --out result.jsonl",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(_app, name="bench")
+
+
+@_app.callback(invoke_without_command=True)
+def bench(
+    context: typer.Context,
+    config: Annotated[Path | None, typer.Option(help="TOML file with all settings, for several models.")] = None,
+    model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
+    draft_model: Annotated[str | None, typer.Option(help="For the drafter draft-model.")] = None,
+    drafters: Annotated[str, typer.Option(help="Names, separated by commas.")] = "suffix",
+    setting: Annotated[list[str] | None, typer.Option("--set", help="DRAFTER.KEY=VALUE or verifier.KEY=VALUE.")] = None,
+    verifier: Annotated[str, typer.Option(help="What keeps a path of each tree.")] = "replay",
+    suite: Annotated[list[str] | None, typer.Option(help="File or name, :N for N rows a category. Repeat it.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of named suites; else $BETOKEN_DATA.")] = None,
+    per_category: Annotated[int, typer.Option(help="Rows drawn from each category.")] = 10,
+    temperature: Annotated[str, typer.Option(help="One, or several separated by commas.")] = "0",
+    batch: Annotated[str, typer.Option(help="Rows decoded together: one size, or several separated by commas.")] = "1",
+    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 128,
+    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores.")] = "8",
+    seed: Annotated[int, typer.Option(help="Of the draw, the order and the sampling.")] = 0,
+    repeats: Annotated[int, typer.Option(help="Measurements of each question, alternated.")] = 1,
+    raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
+    dtype: Annotated[str | None, typer.Option(help="int8, float32 or bfloat16.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
+    out: Annotated[Path, typer.Option(help="Result file; a second run with the same settings continues it.")] = Path(
+        "bench.jsonl"
+    ),
+) -> None:
+    """Measure plain decoding and drafters in alternation on a seeded sample of questions, each request cold."""
+    if context.invoked_subcommand is not None:
+        return
+    from betoken.bench.plan import BenchSettings, SuiteSpec, read_toml
+    from betoken.bench.subject import ModelSpec, parse_drafters
+
+    if config is not None:
+        given = [name for name in context.params if _given(context, name) and name not in ("config", "out")]
+        if given:
+            raise InputError(f"--{given[0].replace('_', '-')} and --config exclude each other: write it into {config}")
+        _run(read_toml(config), out)
+        return
+    _run(
+        BenchSettings(
+            models=(ModelSpec(model, draft_model, dtype, device, threads),),
+            methods=parse_drafters(drafters, setting or [], verifier, nodes),
+            suites=tuple(SuiteSpec.parse(name, per_category, data) for name in suite or []),
+            temperatures=tuple(_numbers("--temperature", temperature)),
+            batches=tuple(map(int, _numbers("--batch", batch, whole=True))),
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            repeats=repeats,
+            raw=raw,
+        ),
+        out,
+    )
+
+
+@_app.command()
+def report(
+    result: Annotated[Path, typer.Argument(help="A result file of betoken bench.")],
+    readme: Annotated[
+        bool, typer.Option("--readme", help="Put the tables into README.md, between its markers.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    png: Annotated[Path | None, typer.Option(help="Folder for plots of the speed-up by category.")] = None,
+) -> None:
+    """Medians with 95% intervals of the speed-up over plain decoding, by category and over all."""
+    from betoken.bench.plots import plot_speedups
+    from betoken.bench.readme import update_readme
+    from betoken.bench.report import markdown, read_report
+
+    found = read_report(result)
+    typer.echo(json.dumps(found.describe(), ensure_ascii=False) if as_json else markdown(found).rstrip())
+    if readme:
+        update_readme(Path("README.md"), markdown(found))
+    for path in plot_speedups(found, png) if png is not None else []:
+        typer.echo(f"{path}", err=True)
+
+
+def _run(settings: BenchSettings, out: Path) -> None:
+    from betoken.bench.report import markdown, read_report
+    from betoken.bench.runner import run_bench
+    from betoken.bench.subject import load_subject
+
+    with counting(f"the same command continues {out}") as progress:
+        run_bench(settings, load_subject, out, progress)
+    if len(settings.all_methods) > 1:
+        typer.echo(markdown(read_report(out)).rstrip())
+    typer.echo(f"{out}", err=True)
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _numbers(option: str, text: str, *, whole: bool = False) -> list[float]:
+    try:
+        return [int(part) if whole else float(part) for part in text.split(",")]
+    except ValueError:
+        kind = "whole numbers" if whole else "numbers"
+        raise InputError(f"{option} {text}: write {kind}, separated by commas") from None

@@ -1,0 +1,118 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from betoken.errors import InputError
+
+if TYPE_CHECKING:
+    from betoken.engine import Engine
+
+DEFAULT_MODEL = "smollm2-135m"
+
+Model = Annotated[
+    str, typer.Option("--model", help="Store name (see betoken models), folder, GGUF file, or Hub id (owner/name).")
+]
+DraftModel = Annotated[
+    str | None, typer.Option("--draft-model", help="A smaller model of the same vocabulary; drafts for --model.")
+]
+DrafterName = Annotated[
+    str | None,
+    typer.Option("--drafter", help="See betoken drafters. Default: suffix, or draft-model with --draft-model."),
+]
+VerifierName = Annotated[
+    str | None, typer.Option("--verifier", help="See betoken verifiers. Default: greedy at temperature 0, else replay.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="drafter.KEY=VALUE", help="A setting of the drafter or verifier (verifier.KEY=...)."),
+]
+MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Most tokens of the answer.")]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same text, with every drafter.")]
+Temperature = Annotated[float, typer.Option("--temperature", help="0 is greedy.")]
+TopK = Annotated[int, typer.Option("--top-k", help="Keep the K most probable tokens; 0 keeps all.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Keep the most probable tokens that together reach P.")]
+MinP = Annotated[float, typer.Option("--min-p", help="Keep tokens at least P times as probable as the best.")]
+Stop = Annotated[
+    list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")
+]
+Dtype = Annotated[
+    str | None, typer.Option("--dtype", help="int8, float32 or bfloat16. Default: int8 where the CPU has the kernels.")
+]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="Cores to use. Default: all.")]
+Nodes = Annotated[str, typer.Option("--nodes", help="Most tokens a step scores, or auto: what pays on this machine.")]
+CacheDir = Annotated[
+    Path | None, typer.Option("--cache-dir", help="Default: $BETOKEN_CACHE, else ~/.cache/betoken.")
+]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Let a Hub model run the Python code that comes with it.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def parse_set(texts: Sequence[str], owners: Sequence[str] = ("drafter", "verifier")) -> dict[str, dict[str, object]]:
+    """`OWNER.KEY=VALUE` texts as {owner: {key: text}}. Raises InputError for another form or a key given twice."""
+    settings: dict[str, dict[str, object]] = {owner: {} for owner in owners}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        owner, _, key = name.strip().partition(".")
+        if not equals or owner not in settings or not key:
+            forms = " or ".join(f"{owner}.KEY=VALUE" for owner in owners)
+            raise InputError(f"--set {text}: write {forms}")
+        if key in settings[owner]:
+            raise InputError(f"--set {text}: {owner}.{key} is given twice")
+        settings[owner][key] = value
+    return settings
+
+
+def parse_nodes(text: str) -> int | Literal["auto"]:
+    """`auto` or a whole number. Raises InputError for anything else."""
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"--nodes must be auto or a whole number, not {text}") from None
+
+
+def open_engine(
+    model: str,
+    *,
+    draft_model: str | None,
+    drafter: str | None,
+    verifier: str | None,
+    settings: Sequence[str],
+    dtype: str | None,
+    device: str,
+    threads: int | None,
+    nodes: str,
+    cache_dir: Path | None,
+    trust_remote_code: bool,
+) -> Engine:
+    """`betoken.load` with texts from a command line, and a bar while a model is fetched."""
+    chosen = parse_set(settings)
+    count = parse_nodes(nodes)
+    from betoken.engine import load  # imports torch
+    from betoken.models.files import BarProgress
+
+    return load(
+        model,
+        draft_model=draft_model,
+        drafter=drafter,
+        verifier=verifier,
+        drafter_settings=chosen["drafter"],
+        verifier_settings=chosen["verifier"],
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        nodes=count,
+        cache_dir=cache_dir,
+        trust_remote_code=trust_remote_code,
+        progress=BarProgress(),
+    )
