@@ -1,0 +1,120 @@
+"""One forward pass over the nodes of all rows: every thread of the crew runs `forward_part`."""
+
+from __future__ import annotations
+
+import numba as nb
+
+from betoken.models.native import emit, kernels
+from betoken.models.native.attention import attend_rows, place_rows
+from betoken.models.native.crew import await_job, barrier
+from betoken.models.native.job import LAYER
+from betoken.models.native.kernels import ADD, STORE, compiled, floats, integers, pointer
+
+PHASES = 5
+"""Work counters a layer uses; the output layer uses one more."""
+
+
+
+@compiled
+def layer_part(model, run, thread, number, layer, control):  # type: ignore[no-untyped-def]
+    """One transformer layer."""
+    threads, nodes, phase = run.threads, run.nodes, number * PHASES
+    wide, wide_stride = run.wide, run.wide_stride
+    x, x_stride = run.x, model.hidden_padded * 4
+    if model.int8:
+        given, given_stride = run.quantised, run.quantised_stride
+    else:
+        given, given_stride = wide, wide_stride
+    scales = run.row_scale
+    kernels.norm_rows(model, run, thread, layer.attn_norm)
+    barrier(control, threads)
+    # Float products read `wide`, so they write to the half of it that lies behind their inputs.
+    half = wide if model.int8 else wide + wide_stride // 2
+    kernels.product_rows(model, run, thread, phase, layer.qkv, given, given_stride, scales, nodes, half, wide_stride, STORE)
+    barrier(control, threads)
+    place_rows(model, run, thread, number, layer.q_norm, layer.k_norm, half)
+    barrier(control, threads)
+    attend_rows(model, run, thread, number, phase + 1)
+    barrier(control, threads)
+    attended, attended_stride = run.attended, model.attn_padded * 4
+    if model.int8:
+        kernels.quantise_rows(model, run, thread, attended, attended_stride, model.attn_padded)
+        barrier(control, threads)
+        attended, attended_stride = given, given_stride
+    kernels.product_rows(model, run, thread, phase + 2, layer.out, attended, attended_stride, scales, nodes, x, x_stride, ADD)
+    barrier(control, threads)
+    kernels.norm_rows(model, run, thread, layer.mlp_norm)
+    barrier(control, threads)
+    kernels.gate_up_rows(model, run, thread, phase + 3, layer.gate_up, given, given_stride, half, wide_stride)
+    barrier(control, threads)
+    if model.int8:
+        kernels.quantise_rows(model, run, thread, half, wide_stride, model.ffn_padded)
+        barrier(control, threads)
+        half, half_stride = given, given_stride
+    else:
+        half_stride = wide_stride
+    kernels.product_rows(model, run, thread, phase + 4, layer.down, half, half_stride, scales, nodes, x, x_stride, ADD)
+    barrier(control, threads)
+
+
+@compiled
+def copy_hidden(model, run, thread, number):  # type: ignore[no-untyped-def]
+    """Hand out the residual stream that enters a layer, where it was asked for."""
+    if run.hidden_out == 0:
+        return
+    place = integers(run.hidden_at, number + 1)[number]
+    if place >= 0:
+        for node in range(thread, run.nodes, run.threads):
+            to = floats(run.hidden_out + (place * run.nodes + node) * model.hidden * 4, model.hidden)
+            to[:] = floats(run.x + node * model.hidden_padded * 4, model.hidden)
+
+
+@compiled
+def head_part(model, run, thread, phase, control):  # type: ignore[no-untyped-def]
+    """Final norm and output layer of the wanted nodes."""
+    nodes = integers(run.wanted_nodes, max(1, run.wanted))
+    for place in range(thread, run.wanted, run.threads):
+        out = run.wide + place * run.wide_stride
+        source = run.x + nodes[place] * model.hidden_padded * 4
+        kernels.normalise_row(source, model.final_norm, model.hidden, model.hidden_padded, model.rms_eps, out)
+        kernels.quantise_node(model, run, place, out, model.hidden_padded)
+    barrier(control, run.threads)
+    if model.int8:
+        given, stride = run.quantised, run.quantised_stride
+    else:
+        given, stride = run.wide, run.wide_stride
+    width = model.head.outputs * 4
+    kernels.product_rows(model, run, thread, phase, model.head, given, stride, run.row_scale, run.wanted, run.logits, width, STORE)
+    barrier(control, run.threads)
+
+
+@compiled
+def forward_part(control, thread, models, runs):  # type: ignore[no-untyped-def]
+    """What one thread does of a pass."""
+    model, run = models[0], runs[0]
+    count = model.num_layers
+    layers = nb.carray(pointer(model.layers), count, LAYER)
+    for number in range(count):
+        copy_hidden(model, run, thread, number)
+        layer_part(model, run, thread, number, layers[number], control)
+    copy_hidden(model, run, thread, count)
+    if run.wanted:
+        head_part(model, run, thread, count * PHASES, control)
+    # Nobody may leave while another still reads the job.
+    barrier(control, run.threads)
+
+
+@compiled
+def lead(control, models, runs):  # type: ignore[no-untyped-def]
+    """Thread 0: announce the job, do its part."""
+    emit.fetch_add(control, 1)
+    forward_part(control, 0, models, runs)
+
+
+@compiled
+def serve(control, number, models, runs):  # type: ignore[no-untyped-def]
+    """A worker: wait for jobs and do its part of each, until the crew stops."""
+    done = 0
+    while await_job(control, done):
+        done += 1
+        forward_part(control, number, models, runs)

@@ -1,0 +1,241 @@
+"""The parts of a layer, compiled. Each thread of the crew calls each of them; barriers stand between them.
+
+A node's numbers depend on its own text alone: rows of a product are independent, attention visits the node's text in
+position order on a fixed grid of 16 lanes, and every sum has one order. That is what makes a node's logits
+bit-identical however many nodes are scored with it (docs/design/0003-exact-forward.md).
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from betoken.models.native import emit
+from betoken.models.native.emit import BLOCK, LANES, TILE, pointer
+from betoken.models.native.isa import VNNI
+from betoken.models.native.job import PAGE
+
+F = np.float32
+_HALF, _ONE, _ZERO = F(0.5), F(1.0), F(0.0)
+_ROUND = F(12582912.0)  # 1.5 * 2**23: adding and subtracting it rounds to the nearest integer, halves to even
+_LOG2E, _LN2_HIGH, _LN2_LOW = F(1.44269504088896341), F(0.693359375), F(-2.12194440e-4)
+_C5, _C4, _C3 = F(1.9875691500e-4), F(1.3981999507e-3), F(8.3334519073e-3)
+_C2, _C1, _C0 = F(4.1665795894e-2), F(1.6666665459e-1), F(5.0000001201e-1)
+_LEAST, _MOST = F(-87.0), F(88.0)
+_LEVELS = F(127.0)
+
+compiled = nb.njit(nogil=True, cache=True, error_model="numpy")
+
+_int8_1, _int8_2, _int8_3, _int8_4 = (emit.int8_tile(rows, VNNI) for rows in (1, 2, 3, 4))
+_int8_5, _int8_6, _int8_7, _int8_8 = (emit.int8_tile(rows, VNNI) for rows in (5, 6, 7, 8))
+_float_1, _float_2, _float_4, _float_8 = (emit.float_tile(rows) for rows in (1, 2, 4, 8))
+_keys_1, _keys_2, _keys_3, _keys_4 = (emit.key_scores(heads) for heads in (1, 2, 3, 4))
+_keys_5, _keys_6, _keys_7, _keys_8 = (emit.key_scores(heads) for heads in (5, 6, 7, 8))
+_values_1, _values_2, _values_4, _values_8 = (emit.value_sums(lanes) for lanes in (1, 2, 4, 8))
+
+
+@compiled
+def floats(address, count):  # type: ignore[no-untyped-def]
+    """The `count` float32 at an address, as an array."""
+    return nb.carray(pointer(address), count, np.float32)
+
+
+@compiled
+def integers(address, count):  # type: ignore[no-untyped-def]
+    """The `count` int64 at an address, as an array."""
+    return nb.carray(pointer(address), count, np.int64)
+
+
+@compiled
+def exp32(x):  # type: ignore[no-untyped-def]
+    """exp in float32 by a polynomial (Cephes' coefficients), a zero below -87; the same bits in any lane."""
+    bounded = min(max(x, _LEAST), _MOST)
+    whole = (bounded * _LOG2E + _ROUND) - _ROUND
+    r = (bounded - whole * _LN2_HIGH) - whole * _LN2_LOW
+    p = ((((_C5 * r + _C4) * r + _C3) * r + _C2) * r + _C1) * r + _C0
+    value = (p * (r * r) + r) + _ONE
+    power = emit.float_of_bits(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
+    return value * power if x >= _LEAST else _ZERO
+
+
+@compiled
+def quantise_row(source, width, target, offset):  # type: ignore[no-untyped-def]
+    """Round `width` float32 to 127 levels a side of their largest magnitude; bytes are value + offset. Returns the scale."""
+    x = floats(source, width)
+    out = nb.carray(pointer(target), width, np.uint8)
+    largest = emit.max_abs(source, width // LANES)
+    inverse = _LEVELS / largest if largest > _ZERO else _ZERO
+    shift = np.int32(offset)
+    for i in range(width):
+        out[i] = np.uint8(np.int32((x[i] * inverse + _ROUND) - _ROUND) + shift)
+    return largest / _LEVELS
+
+
+@compiled
+def normalise_row(source, weight, width, padded, eps, target):  # type: ignore[no-untyped-def]
+    """RMSNorm of one row of `width` float32, zero-padded to `padded`."""
+    x, w, out = floats(source, padded), floats(weight, width), floats(target, padded)
+    mean = emit.sum_squares(source, padded // LANES) / F(width)
+    inverse = _ONE / np.sqrt(mean + eps)
+    for i in range(width):
+        out[i] = (x[i] * inverse) * w[i]
+    for i in range(width, padded):
+        out[i] = _ZERO
+
+
+@compiled
+def norm_rows(model, run, thread, weight):  # type: ignore[no-untyped-def]
+    """Norm of each node's residual into `wide`, quantised where products are int8."""
+    for node in range(thread, run.nodes, run.threads):
+        out = run.wide + node * run.wide_stride
+        source = run.x + node * model.hidden_padded * 4
+        normalise_row(source, weight, model.hidden, model.hidden_padded, model.rms_eps, out)
+        quantise_node(model, run, node, out, model.hidden_padded)
+
+
+@compiled
+def quantise_node(model, run, node, source, width):  # type: ignore[no-untyped-def]
+    """Quantise one node's input of an int8 product; float32 products read it as it is."""
+    if model.int8:
+        scales = floats(run.row_scale, run.nodes)
+        scales[node] = quantise_row(source, width, run.quantised + node * run.quantised_stride, model.offset)
+
+
+@compiled
+def quantise_rows(model, run, thread, source, stride, width):  # type: ignore[no-untyped-def]
+    """Quantise every node's input of the next product."""
+    for node in range(thread, run.nodes, run.threads):
+        quantise_node(model, run, node, source + node * stride, width)
+
+
+@compiled
+def int8_sums(x, stride, rows, weight, quads, out):  # type: ignore[no-untyped-def]
+    """Sums [rows][32] int32 of one channel block for 1..8 rows."""
+    if rows == 8:
+        _int8_8(x, stride, weight, quads, out)
+    elif rows == 1:
+        _int8_1(x, stride, weight, quads, out)
+    elif rows == 2:
+        _int8_2(x, stride, weight, quads, out)
+    elif rows == 3:
+        _int8_3(x, stride, weight, quads, out)
+    elif rows == 4:
+        _int8_4(x, stride, weight, quads, out)
+    elif rows == 5:
+        _int8_5(x, stride, weight, quads, out)
+    elif rows == 6:
+        _int8_6(x, stride, weight, quads, out)
+    else:
+        _int8_7(x, stride, weight, quads, out)
+
+
+@compiled
+def float_sums(x, stride, rows, weight, inputs, out):  # type: ignore[no-untyped-def]
+    """Sums [rows][32] float32 of one channel block for 1..8 rows, in pieces of FLOAT_SPLIT inputs."""
+    sums = floats(out, rows * BLOCK)
+    sums[:] = _ZERO
+    for begin in range(0, inputs, emit.FLOAT_SPLIT):
+        end = min(begin + emit.FLOAT_SPLIT, inputs)
+        row = 0
+        while row < rows:
+            here, to, left = x + row * stride, out + row * BLOCK * 4, rows - row
+            if left >= 8:
+                _float_8(here, stride, weight, begin, end, to)
+                row += 8
+            elif left >= 4:
+                _float_4(here, stride, weight, begin, end, to)
+                row += 4
+            elif left >= 2:
+                _float_2(here, stride, weight, begin, end, to)
+                row += 2
+            else:
+                _float_1(here, stride, weight, begin, end, to)
+                row += 1
+
+
+@compiled
+def block_product(model, product, x, stride, scales, rows, block, scratch):  # type: ignore[no-untyped-def]
+    """Outputs [rows][32] float32 of one channel block, bias included, at `scratch`."""
+    if model.int8:
+        int8_sums(x, stride, rows, product.weight + block * product.inputs * BLOCK, product.inputs // 4, scratch)
+    else:
+        float_sums(x, stride, rows, product.weight + block * product.inputs * BLOCK * 4, product.inputs, scratch)
+    out = floats(scratch, rows * BLOCK)
+    if model.int8:
+        sums = nb.carray(pointer(scratch), rows * BLOCK, np.int32)
+        row_scale = floats(scales, rows)
+        scale = floats(product.scale + block * BLOCK * 4, BLOCK)
+        shift = nb.carray(pointer(product.shift + block * BLOCK * 4), BLOCK, np.int32)
+        for row in range(rows):
+            s = row_scale[row]
+            for channel in range(BLOCK):
+                total = np.int32(sums[row * BLOCK + channel] - shift[channel])
+                out[row * BLOCK + channel] = (F(total) * s) * scale[channel]
+    if product.bias:
+        bias = floats(product.bias + block * BLOCK * 4, BLOCK)
+        for row in range(rows):
+            for channel in range(BLOCK):
+                out[row * BLOCK + channel] += bias[channel]
+
+
+@compiled
+def take(run, phase, chunk):  # type: ignore[no-untyped-def]
+    """The next chunk of a phase's work that no thread has taken."""
+    return emit.fetch_add(run.counters + phase * 64, chunk)
+
+
+@compiled
+def chunk_of(run, blocks):  # type: ignore[no-untyped-def]
+    """How many blocks a thread takes at once: few enough that a slowed thread does not hold up the others."""
+    return max(1, blocks // (run.threads * 8))
+
+
+STORE, ADD = 0, 1
+
+
+@compiled
+def product_rows(model, run, thread, phase, product, x, stride, scales, nodes, out, out_stride, mode):  # type: ignore[no-untyped-def]
+    """`nodes` rows times a product's weights into `out`, or added to it."""
+    scratch = run.scratch + thread * run.scratch_stride
+    blocks = (product.outputs + BLOCK - 1) // BLOCK
+    chunk = chunk_of(run, blocks)
+    tile = floats(scratch, TILE * BLOCK)
+    first = take(run, phase, chunk)
+    while first < blocks:
+        for block in range(first, min(first + chunk, blocks)):
+            width = min(BLOCK, product.outputs - block * BLOCK)
+            for begin in range(0, nodes, TILE):
+                rows = min(TILE, nodes - begin)
+                block_product(model, product, x + begin * stride, stride, scales + begin * 4, rows, block, scratch)
+                for row in range(rows):
+                    to = floats(out + (begin + row) * out_stride + block * BLOCK * 4, width)
+                    if mode == ADD:
+                        for channel in range(width):
+                            to[channel] += tile[row * BLOCK + channel]
+                    else:
+                        for channel in range(width):
+                            to[channel] = tile[row * BLOCK + channel]
+        first = take(run, phase, chunk)
+
+
+@compiled
+def gate_up_rows(model, run, thread, phase, product, x, stride, out, out_stride):  # type: ignore[no-untyped-def]
+    """silu(gate) * up into `out` [nodes, ffn]; the product's blocks are gate, up, gate, up, ..."""
+    scratch = run.scratch + thread * run.scratch_stride
+    blocks = product.outputs // (2 * BLOCK)
+    chunk = chunk_of(run, blocks)
+    gate, up = floats(scratch, TILE * BLOCK), floats(scratch + TILE * BLOCK * 4, TILE * BLOCK)
+    first = take(run, phase, chunk)
+    while first < blocks:
+        for block in range(first, min(first + chunk, blocks)):
+            for begin in range(0, run.nodes, TILE):
+                rows = min(TILE, run.nodes - begin)
+                where, scales = x + begin * stride, run.row_scale + begin * 4
+                block_product(model, product, where, stride, scales, rows, 2 * block, scratch)
+                block_product(model, product, where, stride, scales, rows, 2 * block + 1, scratch + TILE * BLOCK * 4)
+                for row in range(rows):
+                    to = floats(out + (begin + row) * out_stride + block * BLOCK * 4, BLOCK)
+                    for channel in range(BLOCK):
+                        g = gate[row * BLOCK + channel]
+                        to[channel] = (g / (_ONE + exp32(-g))) * up[row * BLOCK + channel]
+        first = take(run, phase, chunk)

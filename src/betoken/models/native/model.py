@@ -1,0 +1,128 @@
+"""A decoder's weights as named arrays in kernel layout, and the records of addresses that the forward pass reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from betoken.models.config import DecoderConfig
+from betoken.models.native.emit import BLOCK, LANES
+from betoken.models.native.image import Arrays
+from betoken.models.native.isa import isa
+from betoken.models.native.job import LAYER, MODEL, PAGE
+from betoken.models.native.pack import interleave, pack_float32, pack_int8, padded
+
+Named = Iterator[tuple[str, NDArray[np.generic]]]
+
+
+class Source(Protocol):
+    """Canonical tensors by name, [out, in] matrices."""
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """One tensor."""
+
+
+def layer_tensors(source: Source, config: DecoderConfig, number: int) -> dict[str, torch.Tensor]:
+    """One layer's tensors in float32, by their names within the layer."""
+    prefix = f"model.layers.{number}."
+    names = [name for name in config.tensor_shapes if name.startswith(prefix)]
+    return {name.removeprefix(prefix): source[name].to(torch.float32) for name in names}
+
+
+def pack_layer(tensors: dict[str, torch.Tensor], config: DecoderConfig, number: int, int8: bool) -> Named:
+    """One layer's arrays: norms, and its four products with fused qkv and interleaved gate and up."""
+    attention = "self_attn.{}_proj.{}".format
+    yield f"{number}.attn_norm", tensors["input_layernorm.weight"].numpy()
+    yield f"{number}.mlp_norm", tensors["post_attention_layernorm.weight"].numpy()
+    if config.qk_norm:
+        yield f"{number}.q_norm", tensors["self_attn.q_norm.weight"].numpy()
+        yield f"{number}.k_norm", tensors["self_attn.k_norm.weight"].numpy()
+    qkv = torch.cat([tensors[attention(name, "weight")] for name in "qkv"])
+    yield from _product(f"{number}.qkv", qkv, int8)
+    if config.qkv_bias:
+        bias = torch.cat([tensors[attention(name, "bias")] for name in "qkv"])
+        yield f"{number}.qkv.bias", _rows_padded(bias)
+    yield from _product(f"{number}.out", tensors[attention("o", "weight")], int8)
+    both = interleave(tensors["mlp.gate_proj.weight"], tensors["mlp.up_proj.weight"])
+    yield from _product(f"{number}.gate_up", both, int8)
+    yield from _product(f"{number}.down", tensors["mlp.down_proj.weight"], int8)
+
+
+def pack_head(source: Source, config: DecoderConfig, int8: bool) -> Named:
+    """The final norm and the output layer."""
+    yield "final_norm", source["model.norm.weight"].to(torch.float32).numpy()
+    name = "model.embed_tokens.weight" if config.tied_embeddings else "lm_head.weight"
+    yield from _product("head", source[name].to(torch.float32), int8)
+
+
+def _product(name: str, matrix: torch.Tensor, int8: bool) -> Named:
+    packed = pack_int8(matrix) if int8 else pack_float32(matrix)
+    yield f"{name}.weight", packed.weight
+    if int8:
+        yield f"{name}.scale", packed.scale
+        yield f"{name}.shift", packed.shift
+
+
+def _rows_padded(bias: torch.Tensor) -> NDArray[np.float32]:
+    out = np.zeros(padded(bias.shape[0], BLOCK), dtype=np.float32)
+    out[: bias.shape[0]] = bias.numpy()
+    return out
+
+
+def records(config: DecoderConfig, arrays: Arrays, int8: bool) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """(model [1], layers [L]) records of addresses into `arrays`, which must outlive them."""
+    offset = 128 if int8 and isa() == "vnni" else 0
+    if int8 and not offset:
+        for name in [name for name in arrays if name.endswith(".shift")]:
+            arrays[name] = np.zeros_like(arrays[name])  # signed inputs need no correction
+    layers = np.zeros(config.num_layers, dtype=LAYER)
+    model = np.zeros(1, dtype=MODEL)
+    hidden, inner = config.hidden_size, config.intermediate_size
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    for n in range(config.num_layers):
+        layer = layers[n]
+        for norm in ("attn_norm", "mlp_norm", "q_norm", "k_norm"):
+            layer[norm] = _address(arrays, f"{n}.{norm}")
+        _fill(layer["qkv"], arrays, f"{n}.qkv", hidden, query + 2 * key)
+        _fill(layer["out"], arrays, f"{n}.out", query, hidden)
+        _fill(layer["gate_up"], arrays, f"{n}.gate_up", hidden, 2 * padded(inner, BLOCK))
+        _fill(layer["down"], arrays, f"{n}.down", inner, hidden)
+    head_padded = padded(config.head_dim, LANES)
+    sizes = {
+        "layers": layers.ctypes.data,
+        "num_layers": config.num_layers,
+        "hidden": hidden,
+        "hidden_padded": padded(hidden, LANES),
+        "ffn": inner,
+        "ffn_padded": padded(inner, LANES),
+        "heads": config.num_heads,
+        "kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "head_padded": head_padded,
+        "attn_padded": padded(query, LANES),
+        "int8": int(int8),
+        "offset": offset,
+        "rms_eps": config.rms_eps,
+        "query_scale": 1.0 / math.sqrt(config.head_dim),
+        "layer_bytes": 2 * config.num_kv_heads * PAGE * head_padded * 4,
+        "final_norm": _address(arrays, "final_norm"),
+    }
+    for name, value in sizes.items():
+        model[0][name] = value
+    _fill(model[0]["head"], arrays, "head", hidden, config.vocab_size)
+    return model, layers
+
+
+def _fill(product: NDArray[np.void], arrays: Arrays, name: str, inputs: int, outputs: int) -> None:
+    for part in ("weight", "scale", "shift", "bias"):
+        product[part] = _address(arrays, f"{name}.{part}")
+    product["inputs"], product["outputs"] = padded(inputs, LANES), outputs
+
+
+def _address(arrays: Arrays, name: str) -> int:
+    return arrays[name].ctypes.data if name in arrays else 0

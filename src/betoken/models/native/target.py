@@ -1,0 +1,181 @@
+"""The target on a CPU, by our own kernels: exact by construction, and little of its time outside the products."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from betoken.errors import BetokenError, InputError
+from betoken.models.config import DecoderConfig
+from betoken.models.native.compact import read_tree
+from betoken.models.native.crew import Crew, crew
+from betoken.models.native.emit import BLOCK, TILE
+from betoken.models.native.forward import PHASES
+from betoken.models.native.image import Arrays
+from betoken.models.native.job import PAGE, PASS
+from betoken.models.native.model import records
+from betoken.models.native.pack import padded
+from betoken.models.native.pages import PagedCache
+from betoken.models.rope import inverse_frequencies
+from betoken.models.target import Scores
+from betoken.tree import TokenTree
+
+
+class NativeTarget:
+    """A Llama-family decoder in int8 or float32 on the CPU. A node's logits are bit-identical however it is scored."""
+
+    device = "cpu"
+    exact = True
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        arrays: Arrays,
+        embeddings: NDArray[np.generic],
+        *,
+        name: str,
+        dtype: str,
+        threads: int | None = None,
+    ) -> None:
+        """`arrays`: packed weights (model.py); `embeddings` [V, hidden]; `threads`: cores, None for all."""
+        self.name, self.dtype, self.config = name, dtype, config
+        self.vocab_size, self.num_layers = config.vocab_size, config.num_layers
+        self.hidden_size, self.context, self.eos_ids = config.hidden_size, config.context, config.eos_ids
+        self.crew: Crew = crew(threads or len(os.sched_getaffinity(0)))
+        self.threads = self.crew.threads
+        self.weight_bytes = sum(array.nbytes for array in arrays.values())
+        self._arrays, self._embeddings = arrays, embeddings
+        self._model, self._layers = records(config, arrays, dtype == "int8")
+        self._run = np.zeros(1, dtype=PASS)
+        self._frequencies = inverse_frequencies(config)
+        self._space: Arrays = {}
+        self._room = (0, 0)
+
+    def new_cache(self) -> PagedCache:
+        """An empty cache."""
+        return PagedCache(self.num_layers, self.config.num_kv_heads, int(self._model[0]["head_padded"]))
+
+    def forward(
+        self, tree: TokenTree, cache: PagedCache, slots: Sequence[int], hidden_layers: Sequence[int] = ()
+    ) -> Scores:
+        """Score the trees of the rows in `slots`; see `Target.forward`."""
+        if not np.isnan(tree.inputs).all():
+            raise BetokenError(f"{self.name} has no student for auxiliary inputs; only tokens can be scored")
+        lengths = np.array([cache.length(slot) for slot in slots], dtype=np.int64)
+        counts = tree.counts
+        nodes = int(counts.sum())
+        real = tree.roles != 0
+        tokens = tree.tokens[real]
+        if tokens.min() < 0 or tokens.max() >= self.vocab_size:
+            raise InputError(f"the tree has a token id outside 0..{self.vocab_size - 1}")
+        space = self._reserve(nodes, int((lengths + counts).max()))
+        tables = [cache.room_for(slot, int(n)) for slot, n in zip(slots, counts, strict=True)]
+        space["table"][:nodes] = np.repeat(np.array(tables, dtype=np.int64), counts)
+        space["length"][:nodes] = np.repeat(lengths, counts)
+        self._read(tree, counts, lengths, space)
+        space["x"][:nodes, : self.hidden_size] = self._embeddings[tokens]
+        wanted = np.flatnonzero(tree.wanted[real])
+        space["wanted_nodes"][: wanted.size] = wanted
+        logits = np.empty((wanted.size, self.vocab_size), dtype=np.float32)
+        hidden = np.empty((len(hidden_layers), nodes, self.hidden_size), dtype=np.float32)
+        self._start(nodes, logits, hidden, hidden_layers, space)
+        self.crew.forward(self._model, self._run)
+        index = np.full(tree.tokens.shape, -1, dtype=np.int64)
+        index[tree.wanted & real] = np.arange(wanted.size)
+        return Scores(torch.from_numpy(logits), index, self._hidden(hidden, hidden_layers, real))
+
+    def _read(self, tree: TokenTree, counts: NDArray[np.int64], lengths: NDArray[np.int64], space: Arrays) -> None:
+        entries = int((tree.depths.sum() if tree.width > 1 else 0) + tree.batch * tree.width)
+        if space["branch"].size < entries:
+            space["branch"] = np.zeros(2 * entries, dtype=np.int64)
+        into = [space[name] for name in ("position", "slot", "seen", "branch_at", "branch")]
+        read_tree(tree.parents, counts, tree.anchors, tree.shifts, lengths, *into)
+
+    def _start(
+        self, nodes: int, logits: NDArray[np.float32], hidden: NDArray[np.float32], layers: Sequence[int], space: Arrays
+    ) -> None:
+        """Fill the record of the pass."""
+        run = self._run[0]
+        run["nodes"], run["wanted"] = nodes, logits.shape[0]
+        space["counters"][:] = 0
+        space["hidden_at"][:] = -1
+        for place, layer in enumerate(layers):
+            space["hidden_at"][layer] = place
+        for name in ("branch", "counters", "hidden_at"):
+            run[name] = space[name].ctypes.data
+        run["logits"] = logits.ctypes.data
+        run["hidden_out"] = hidden.ctypes.data if layers else 0
+
+    def _hidden(
+        self, hidden: NDArray[np.float32], layers: Sequence[int], real: NDArray[np.bool_]
+    ) -> dict[int, torch.Tensor]:
+        out = {}
+        for place, layer in enumerate(layers):
+            full = np.zeros((*real.shape, self.hidden_size), dtype=np.float32)
+            full[real] = hidden[place]
+            out[layer] = torch.from_numpy(full)
+        return out
+
+    def _reserve(self, nodes: int, span: int) -> Arrays:
+        """Work space for a pass over `nodes` nodes whose longest row spans `span` positions; grown when needed."""
+        if nodes <= self._room[0] and span + PAGE <= self._room[1]:
+            return self._space
+        nodes = max(padded(nodes, 16), self._room[0])
+        span = max(2 * (span + PAGE), self._room[1], 1024)
+        self._room = (nodes, span)
+        model, run = self._model[0], self._run[0]
+        config = self.config
+        attn, ffn = int(model["attn_padded"]), padded(config.intermediate_size, BLOCK)
+        qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        widest = padded(max(config.hidden_size, qkv, ffn), BLOCK)
+        group = min(8, config.num_heads // config.num_kv_heads)
+        scores_stride = span * 4
+        scratch = max(group * scores_stride + int(model["head_padded"]) * 4, 2 * TILE * BLOCK * 4)
+        turned = torch.arange(min(span, config.context + PAGE), dtype=torch.float32)[:, None] * self._frequencies
+        self._space = {
+            "cos": turned.cos().numpy(),
+            "sin": turned.sin().numpy(),
+            "x": _zeros((nodes, int(model["hidden_padded"])), np.float32),
+            "wide": _zeros((nodes, 2 * widest), np.float32),
+            "attended": _zeros((nodes, attn), np.float32),
+            "queries": _zeros((nodes, config.num_heads, int(model["head_padded"])), np.float32),
+            "quantised": _zeros((nodes, padded(max(widest, attn), 64)), np.uint8),
+            "row_scale": _zeros((nodes,), np.float32),
+            "scratch": _zeros((self.threads, padded(scratch, 4096) + 4096), np.uint8),
+            **{name: _zeros((nodes,), np.int64) for name in ("position", "slot", "table", "length", "seen")},
+            "branch_at": _zeros((nodes + 1,), np.int64),
+            "branch": _zeros((nodes,), np.int64),
+            "wanted_nodes": _zeros((nodes,), np.int64),
+            "hidden_at": _zeros((config.num_layers + 1,), np.int64),
+            "counters": _zeros((config.num_layers * PHASES + 1, 8), np.int64),
+        }
+        for name in set(self._space) - {"branch", "counters", "hidden_at"}:
+            run[name] = self._space[name].ctypes.data
+        run["wide_stride"] = 2 * widest * 4
+        run["quantised_stride"] = self._space["quantised"].shape[1]
+        run["scratch_stride"] = self._space["scratch"].shape[1]
+        run["scores_stride"] = scores_stride
+        return self._space
+
+
+def _zeros(shape: tuple[int, ...], dtype: type) -> NDArray[np.generic]:
+    """Zeros that begin on a cache line."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def load_native(
+    folder: Path, config: DecoderConfig, dtype: str, threads: int | None = None, cache_dir: Path | None = None
+) -> NativeTarget:
+    """The target of a model folder; int8 weights are packed once and kept in the cache."""
+    from betoken.models.native.prepare import prepared
+
+    arrays, embeddings = prepared(folder, config, dtype, cache_dir)
+    return NativeTarget(config, arrays, embeddings, name=folder.name, dtype=dtype, threads=threads)
