@@ -107,7 +107,8 @@ class Tokenizer:
                 **self.special_names,
             )
         except (TemplateError, TypeError, ValueError, KeyError) as error:
-            raise InputError(f"the model's chat template refuses these messages: {error}") from error
+            reason = " ".join(str(error).split())
+            raise InputError(f"the model's chat template refuses these messages: {reason}") from error
 
     @cached_property
     def _added(self) -> dict[int, bytes]:
