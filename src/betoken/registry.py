@@ -34,7 +34,7 @@ def create(kind: str, table: Mapping[str, type], name: str, settings: Mapping[st
 
     Raises InputError for an unknown name or setting, or a value that does not fit.
     """
-    classes = names(kind, table)
+    classes = table if name in table else names(kind, table)  # reading the entry points takes 30 ms
     if name not in classes:
         raise InputError(f"unknown {kind} {name!r}{_meant(name, classes)}; known: {', '.join(sorted(classes))}")
     cls = classes[name]

@@ -1,0 +1,131 @@
+"""Runs a benchmark: plain decoding against each drafter, in alternation, each request cold."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from betoken.bench.plan import BenchSettings, Setting, Trial, plan
+from betoken.bench.provenance import write_provenance
+from betoken.bench.results import Record, ResultFile
+from betoken.bench.subject import Loader, Subject
+from betoken.bench.suites import Question
+from betoken.bench.trial import measure
+from betoken.decode import Request
+from betoken.state import SamplingSettings, StopSettings
+
+WARM_UP = "Write down the numbers from one to twenty in words. Then write them down again, backwards, and say why."
+WARM_UP_TOKENS = 24
+
+Progress = Callable[[int, int, str], None]
+"""Called with trials done, trials in all, and what comes next."""
+
+
+def run_bench(
+    settings: BenchSettings, load: Loader, out: Path, progress: Progress = lambda done, total, what: None
+) -> list[Record]:
+    """Make every measurement that `out` does not hold yet; returns all its records.
+
+    Each trial has a decoder, cache and drafter of its own, so nothing is reused from one to the next. Models are
+    loaded one at a time. An interruption loses the trial under way, nothing else.
+    Raises InputError for a result file of other settings, and for what the loader or a drafter refuses.
+    """
+    questions = settings.questions()
+    told = settings.describe(questions)
+    with ResultFile(out, told) as results:
+        trials = {spec: list(plan(settings, spec, questions)) for spec in settings.models}
+        total = sum(map(len, trials.values()))
+        done = {_key(record) for record in results.records}
+        if len(done) < total:
+            write_provenance(out, told)
+        for spec, planned in trials.items():
+            left = [trial for trial in planned if trial.key not in done]
+            if left:
+                progress(len(results.records), total, f"loading {spec.label}")
+                _run_model(
+                    load(spec),
+                    left,
+                    settings,
+                    results,
+                    lambda what: progress(len(results.records), total, what),
+                )
+        progress(len(results.records), total, "done")
+        return results.records
+
+
+def _run_model(
+    subject: Subject,
+    trials: Sequence[Trial],
+    settings: BenchSettings,
+    results: ResultFile,
+    tell: Callable[[str], None],
+) -> None:
+    warm: set[Setting] = set()
+    with _settled_heap():
+        for trial in trials:
+            if trial.setting not in warm:
+                tell(f"{trial.setting.model}: warm-up")
+                _warm_up(subject, trial.setting, settings)
+                warm.add(trial.setting)
+            tell(f"{trial.setting.model}: {trial.method.label}, {trial.questions[0].id}")
+            results.append(_measured(subject, trial, settings))
+
+
+@contextmanager
+def _settled_heap() -> Iterator[None]:
+    """Leave what is loaded out of garbage collection, which would stop some trial for a third of a second."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _measured(subject: Subject, trial: Trial, settings: BenchSettings) -> Record:
+    sampling = SamplingSettings(temperature=trial.setting.temperature, seed=settings.seed)
+    stop = StopSettings(max_new_tokens=settings.max_new_tokens)
+    prompts = [subject.prompt(question, raw=settings.raw) for question in trial.questions]
+    load_average = os.getloadavg()[0]
+    decoder = trial.method.decoder(subject, len(trial.questions))
+    record = measure(decoder, [Request(prompt, sampling, stop) for prompt in prompts])
+    for row, question in zip(record["rows"], trial.questions, strict=True):
+        row["question"], row["category"] = question.id, f"{question.suite}/{question.category}"
+    return {
+        **trial.setting._asdict(),
+        "method": trial.method.label,
+        "repeat": trial.repeat,
+        "category": _category(trial.questions),
+        "load_average": load_average,
+        "dtype": subject.target.dtype,
+        "exact": subject.target.exact and trial.method.verifying.exact,
+        "lossless": trial.method.verifying.lossless,
+        "warm": decoder.drafter.shares_state,
+        **record,
+    }
+
+
+def _warm_up(subject: Subject, setting: Setting, settings: BenchSettings) -> None:
+    """Compile and page in with a text that is no question: every method, the same batch size, nothing noted."""
+    question = Question("warm-up", "", "", ({"role": "user", "content": WARM_UP},), WARM_UP)
+    request = Request(
+        subject.prompt(question, raw=settings.raw),
+        SamplingSettings(temperature=setting.temperature, seed=settings.seed),
+        StopSettings(max_new_tokens=min(WARM_UP_TOKENS, settings.max_new_tokens), ignore_eos=True),
+    )
+    for method in settings.all_methods:
+        measure(method.decoder(subject, setting.batch), [request] * setting.batch)
+
+
+def _category(questions: Sequence[Question]) -> str:
+    names = {f"{question.suite}/{question.category}" for question in questions}
+    return names.pop() if len(names) == 1 else "mixed"
+
+
+def _key(record: dict[str, Any]) -> tuple[object, ...]:
+    """`Trial.key` of a record."""
+    ids = tuple(row["question"] for row in record["rows"])
+    return (record["model"], record["temperature"], record["batch"], ids, record["repeat"], record["method"])

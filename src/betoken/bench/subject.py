@@ -1,0 +1,171 @@
+"""What is measured: a loaded model, and the ways of decoding with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import PurePath
+from typing import Any, Protocol
+
+from betoken.bench.suites import Question
+from betoken.decode import Decoder
+from betoken.drafters import DRAFTERS
+from betoken.errors import InputError
+from betoken.models.target import Target
+from betoken.registry import create
+from betoken.tuning.nodes import FixedNodes, NodePolicy
+from betoken.verifiers import VERIFIERS, Verifier
+
+PLAIN = "none"
+"""Label and drafter of plain decoding, which everything is measured against."""
+
+
+class Codec(Protocol):
+    """What questions need of a tokenizer (`models.tokenizer.Tokenizer` has it)."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `apply_chat` works."""
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
+        """Token ids of a text."""
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of token ids."""
+
+    def apply_chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
+        """The prompt of a conversation."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which model to load, and how."""
+
+    model: str
+    """Store name, folder, GGUF file, or Hub id."""
+    draft_model: str | None = None
+    dtype: str | None = None
+    """None: the best that this machine has."""
+    device: str = "cpu"
+    threads: int | None = None
+    """None: all cores."""
+
+    @property
+    def label(self) -> str:
+        """Its name in results: the last part of a path, and the dtype if one is asked for."""
+        name = PurePath(self.model).name.removesuffix(".gguf")
+        return f"{name} {self.dtype}" if self.dtype else name
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A loaded model."""
+
+    target: Target
+    codec: Codec
+    draft: Target | None = None
+
+    def prompt(self, question: Question, *, raw: bool = False) -> list[int]:
+        """Token ids of a question: through the chat template, or as plain text (`raw`, or a model without one)."""
+        if raw or not self.codec.has_chat_template:
+            return self.codec.encode(question.raw)
+        return self.codec.encode(self.codec.apply_chat(question.messages), add_special=False)
+
+
+Loader = Callable[[ModelSpec], Subject]
+"""Loads a model. Raises InputError if it cannot."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way of decoding: a drafter, a verifier, a node count."""
+
+    label: str
+    """Its name in results; unique among the methods of a run."""
+    drafter: str = PLAIN
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """The drafter's."""
+    verifier: str = "replay"
+    verifier_settings: Mapping[str, object] = field(default_factory=dict)
+    nodes: int | str = 8
+    """Most nodes of a step, or auto."""
+
+    @classmethod
+    def plain(cls) -> Method:
+        """Plain decoding, under replay, which serves every temperature."""
+        return cls(PLAIN)
+
+    def check(self) -> None:
+        """Raises InputError for unknown names, settings that do not fit, and node counts below 1."""
+        create("drafter", DRAFTERS, self.drafter, self.settings)
+        create("verifier", VERIFIERS, self.verifier, self.verifier_settings)
+        _policy(self.nodes)
+
+    @property
+    def verifying(self) -> Verifier:
+        """The verifier with its settings; it holds no state."""
+        verifier: Verifier = create("verifier", VERIFIERS, self.verifier, self.verifier_settings)
+        return verifier
+
+    def decoder(self, subject: Subject, rows: int = 1) -> Decoder:
+        """A decoder with a drafter, a cache and a node policy of its own: nothing is shared with any other.
+
+        `rows`: how many requests it decodes together. Raises InputError if the drafter does not fit the model.
+        """
+        drafter = create("drafter", DRAFTERS, self.drafter, self.settings)
+        drafter.start(subject.target, subject.draft)
+        return Decoder(subject.target, drafter, self.verifying, _policy(self.nodes), max_rows=rows)
+
+    def describe(self) -> dict[str, Any]:
+        """The method as JSON values."""
+        return asdict(self)
+
+
+def _policy(nodes: int | str) -> NodePolicy:
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
+        raise InputError(f"nodes must be a whole number, at least 1, not {nodes!r}")
+    return FixedNodes(nodes)
+
+
+def parse_drafters(names: str, assignments: Sequence[str], verifier: str, nodes: str) -> tuple[Method, ...]:
+    """Methods from a command line: `a,b,c`, settings `a.KEY=VALUE` or `verifier.KEY=VALUE`, nodes auto or a number.
+
+    Raises InputError for unknown or repeated names, and settings that no drafter of the list has.
+    """
+    labels = [name.strip() for name in names.split(",") if name.strip()]
+    settings: dict[str, dict[str, object]] = {label: {} for label in [*labels, "verifier"]}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        owner, dot, name = key.strip().partition(".")
+        if not equals or not dot or not name:
+            raise InputError(f"--set {text}: write DRAFTER.KEY=VALUE or verifier.KEY=VALUE")
+        if owner not in settings:
+            raise InputError(f"--set {text}: {owner} is not among the drafters ({', '.join(labels) or 'none'})")
+        settings[owner][name] = value
+    count = int(nodes) if nodes.isdigit() else nodes
+    methods = tuple(Method(one, one, settings[one], verifier, settings["verifier"], count) for one in labels)
+    check_methods(methods)
+    return methods
+
+
+def check_methods(methods: Sequence[Method]) -> None:
+    """Raises InputError for an empty list, repeated labels, and whatever `Method.check` refuses."""
+    if not methods:
+        raise InputError("name at least one drafter (betoken drafters lists them)")
+    seen: set[str] = set()
+    for method in methods:
+        if method.label in seen or (method.label == PLAIN and method != Method.plain()):
+            raise InputError(f"two methods are called {method.label}; plain decoding ({PLAIN}) is always measured")
+        seen.add(method.label)
+        method.check()
+
+
+def load_subject(spec: ModelSpec) -> Subject:
+    """The `Loader` for real models. Raises InputError for whatever `models.load.load_target` refuses."""
+    from betoken.models.load import load_target  # compiles kernels: slow to import
+
+    loaded = load_target(spec.model, dtype=spec.dtype, device=spec.device, threads=spec.threads)
+    draft = None
+    if spec.draft_model is not None:
+        draft = load_target(spec.draft_model, dtype=spec.dtype, device=spec.device, threads=spec.threads).target
+    return Subject(loaded.target, loaded.tokenizer, draft)

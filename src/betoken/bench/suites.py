@@ -1,0 +1,242 @@
+"""Benchmark questions: six public formats read from JSONL files, and seeded draws from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from betoken.errors import InputError
+
+DATA_VARIABLE = "BETOKEN_DATA"
+"""Environment variable that names the folder in which suites are looked up."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt of a suite."""
+
+    id: str
+    """`suite/own id`, unique within a suite."""
+    suite: str
+    category: str
+    messages: tuple[Mapping[str, str], ...]
+    """Chat messages: {"role": ..., "content": ...}."""
+    raw: str
+    """The prompt as plain text, for models without a chat template."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one public data set writes a row."""
+
+    name: str
+    required: Mapping[str, type]
+    optional: frozenset[str]
+    read: Callable[[Mapping[str, Any], int], tuple[str, str, str, str]]
+    """A row and its line number -> own id, category, chat request, raw prompt."""
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Every field a row may have."""
+        return frozenset(self.required) | self.optional
+
+
+def _spec_bench(row: Mapping[str, Any], line: int) -> tuple[str, str, str, str]:
+    if not row["turns"] or not all(isinstance(turn, str) and turn for turn in row["turns"]):
+        raise InputError("turns must be a list of at least one text")
+    return str(row["question_id"]), row["category"], row["turns"][0], row["turns"][0]
+
+
+def _gsm8k(row: Mapping[str, Any], line: int) -> tuple[str, str, str, str]:
+    text = f"{row['question']}\n\nThink step by step. End with the final number alone after ####."
+    return str(line), "gsm8k", text, f"Question: {row['question']}\nAnswer:"
+
+
+def _math500(row: Mapping[str, Any], line: int) -> tuple[str, str, str, str]:
+    text = f"{row['problem']}\n\nReason step by step and put the final answer in \\boxed{{}}."
+    return str(line), "math500", text, f"Problem: {row['problem']}\nSolution:"
+
+
+def _humaneval(row: Mapping[str, Any], line: int) -> tuple[str, str, str, str]:
+    code = row["prompt"]
+    text = f"Complete this function. Answer with the whole function in one Python code block.\n\n```python\n{code}```"
+    return row["task_id"], "humaneval", text, code
+
+
+def _mbpp(row: Mapping[str, Any], line: int) -> tuple[str, str, str, str]:
+    tests = "\n".join(row["test_list"])
+    text = f"{row['text']}\n\nAnswer with Python code. It must pass these tests:\n\n```python\n{tests}\n```"
+    return str(row["task_id"]), "mbpp", text, f'"""\n{row["text"]}\n{tests}\n"""\n'
+
+
+def _mmlu(row: Mapping[str, Any], line: int) -> tuple[str, str, str, str]:
+    if len(row["choices"]) != 4:
+        raise InputError(f"choices must be 4 texts, not {len(row['choices'])}")
+    choices = "\n".join(f"{letter}. {text}" for letter, text in zip("ABCD", row["choices"], strict=True))
+    asked = f"{row['question']}\n{choices}"
+    return (
+        str(line),
+        "mmlu",
+        f"{asked}\n\nExplain briefly, then give the letter of the answer.",
+        f"{asked}\nAnswer:",
+    )
+
+
+FORMATS = (
+    Format(
+        "spec_bench",
+        {"question_id": int, "category": str, "turns": list},
+        frozenset({"reference"}),
+        _spec_bench,
+    ),
+    Format("gsm8k", {"question": str, "answer": str}, frozenset(), _gsm8k),
+    Format(
+        "math500",
+        {"problem": str, "solution": str, "answer": str, "subject": str, "level": int},
+        frozenset({"unique_id"}),
+        _math500,
+    ),
+    Format(
+        "humaneval",
+        {"task_id": str, "prompt": str, "entry_point": str, "canonical_solution": str, "test": str},
+        frozenset(),
+        _humaneval,
+    ),
+    Format(
+        "mbpp",
+        {"task_id": int, "text": str, "code": str, "test_list": list},
+        frozenset({"test_setup_code", "challenge_test_list"}),
+        _mbpp,
+    ),
+    Format("mmlu", {"subject": str, "question": str, "choices": list, "answer": str}, frozenset(), _mmlu),
+)
+
+
+def find_suite(name: str, data: Path | None = None) -> Path:
+    """The file of a suite: a path, or a name looked up in `data`, else in the folder that $BETOKEN_DATA names.
+
+    Raises InputError if there is no such file.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.suffix == ".jsonl" or len(path.parts) > 1:
+        raise InputError(f"suite {name}: there is no such file")
+    folder = data or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
+    if folder is None:
+        raise InputError(f"suite {name!r} is no file: give its path, or its folder with --data or ${DATA_VARIABLE}")
+    found = folder / f"{name}.jsonl"
+    if not found.is_file():
+        have = ", ".join(sorted(other.stem for other in folder.glob("*.jsonl"))) or "no .jsonl file"
+        raise InputError(f"suite {name!r} is not in {folder}; it has: {have}")
+    return found
+
+
+def read_suite(path: Path) -> list[Question]:
+    """All questions of a JSONL file, whose format is recognised by its fields.
+
+    Raises InputError, with file and line, for a file that is missing or empty, a line that is no JSON object, fields
+    that are missing, unknown or of the wrong type, and for an id that comes twice.
+    """
+    questions: dict[str, Question] = {}
+    format_: Format | None = None
+    for line, row in _rows(path):
+        where = f"{path}, line {line}"
+        format_ = format_ or _recognise(row, where)
+        _check(row, format_, where)
+        try:
+            own, category, request, raw = format_.read(row, line)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        question = Question(f"{path.stem}/{own}", path.stem, category, ({"role": "user", "content": request},), raw)
+        if question.id in questions:
+            raise InputError(f"{where}: question {own} stands here a second time")
+        questions[question.id] = question
+    if not questions:
+        raise InputError(f"{path}: no question in this file")
+    return list(questions.values())
+
+
+def stratified(questions: Iterable[Question], per_category: int, seed: int) -> list[Question]:
+    """Up to `per_category` questions of each category of each suite, seeded; in order of suite and category.
+
+    What is drawn from a category does not depend on the others. Raises InputError for less than 1.
+    """
+    if per_category < 1:
+        raise InputError(f"rows per category must be at least 1, not {per_category}")
+    strata: dict[tuple[str, str], list[Question]] = {}
+    for question in questions:
+        strata.setdefault((question.suite, question.category), []).append(question)
+    return [question for stratum in strata.values() for question in _shuffled(stratum, seed)[:per_category]]
+
+
+def draw(suites: Sequence[Sequence[Question]], rows: int, seed: int) -> list[Question]:
+    """`rows` questions, the same number from each suite as far as it reaches, seeded, in mixed order.
+
+    Raises InputError for less than 1 or for more than there are.
+    """
+    have = sum(len(suite) for suite in suites)
+    if not 1 <= rows <= have:
+        raise InputError(f"cannot draw {rows} rows: choose 1 to {have}")
+    piles = [_shuffled(suite, seed) for suite in suites]
+    drawn: list[Question] = []
+    depth = 0
+    while len(drawn) < rows:
+        layer = [pile[depth] for pile in piles if depth < len(pile)]
+        drawn += layer[: rows - len(drawn)]
+        depth += 1
+    return _shuffled(drawn, seed + 1)
+
+
+def _shuffled(questions: Iterable[Question], seed: int) -> list[Question]:
+    """Seeded order by hash: the same on every Python version, and rows that are added move no others."""
+    return sorted(questions, key=lambda one: hashlib.sha256(f"{seed}/{one.id}".encode()).digest())
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text, so no JSONL file") from None
+    for line, part in enumerate(text.split("\n"), 1):
+        if not part.strip():
+            continue
+        try:
+            row = json.loads(part)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, line {line}: no valid JSON ({error.msg}, column {error.colno})") from None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {line}: a row must be a JSON object, not {part.strip():.40}")
+        yield line, row
+
+
+def _recognise(row: Mapping[str, Any], where: str) -> Format:
+    fields = set(row)
+    for format_ in FORMATS:
+        if format_.required.keys() <= fields <= format_.known:
+            return format_
+    nearest = max(FORMATS, key=lambda one: len(fields & one.known) - len(fields - one.known))
+    if not fields & set(nearest.required):
+        names = ", ".join(format_.name for format_ in FORMATS)
+        raise InputError(f"{where}: the fields {', '.join(sorted(fields)) or '(none)'} fit no known format ({names})")
+    return nearest
+
+
+def _check(row: Mapping[str, Any], format_: Format, where: str) -> None:
+    unknown = sorted(set(row) - format_.known)
+    if unknown:
+        raise InputError(
+            f"{where}: unknown field {unknown[0]!r}; {format_.name} has: {', '.join(sorted(format_.known))}"
+        )
+    for name, kind in format_.required.items():
+        if name not in row:
+            raise InputError(f"{where}: field {name!r} is missing, which every {format_.name} row has")
+        if not isinstance(row[name], kind) or isinstance(row[name], bool):
+            raise InputError(f"{where}: {name} must be of type {kind.__name__}, not {row[name]!r:.40}")
