@@ -1,4 +1,4 @@
-"""What a new drafter or verifier must pass, and the toy target it is tried on."""
+"""A target small enough to enumerate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from betoken.models.target import Scores
+from betoken.errors import InputError
+from betoken.models.target import Cache, Scores
 from betoken.tree import Role, TokenTree
 
 
@@ -52,10 +53,10 @@ class ToyCache:
 
 
 class ToyTarget:
-    """A language model small enough to enumerate: the next token's logits depend on the last `order` tokens.
+    """A language model small enough to enumerate: logits depend on the last `order` tokens and on the position.
 
-    It sees a node's text through the cache and the tree exactly as a real target does, so a wrong cache, anchor or
-    parent changes its logits.
+    It sees a node's text through the cache and the tree exactly as a real target does, so a wrong cache, anchor,
+    parent or position changes its logits.
     """
 
     name = "toy"
@@ -76,25 +77,29 @@ class ToyTarget:
         """`sharpness` scales the random logits; token 0 is the end token."""
         self.vocab_size, self.order, self.context = vocab_size, order, context
         self.hidden_size = vocab_size
-        self.eos_ids = (0,)
+        self.eos_ids: tuple[int, ...] = (0,)
         shape = (vocab_size + 1,) * order
-        self.table = (np.random.default_rng(seed).normal(size=(*shape, vocab_size)) * sharpness).astype(np.float32)
+        rng = np.random.default_rng(seed)
+        self.table = (rng.normal(size=(*shape, vocab_size)) * sharpness).astype(np.float32)
+        self.position_table = (rng.normal(size=(7, vocab_size)) * sharpness / 4).astype(np.float32)
 
-    def next_logits(self, text: Sequence[int]) -> NDArray[np.float32]:
-        """[V] logits of the token after `text`."""
+    def next_logits(self, text: Sequence[int], position: int | None = None) -> NDArray[np.float32]:
+        """[V] logits of the token after `text`, whose last token is at `position` (by default where it stands)."""
         padded = [self.vocab_size] * self.order + list(text)
-        return self.table[tuple(padded[-self.order :])]
+        place = (len(text) - 1 if position is None else position) % len(self.position_table)
+        logits: NDArray[np.float32] = self.table[tuple(padded[-self.order :])] + self.position_table[place]
+        return logits
 
     def new_cache(self) -> ToyCache:
         """An empty cache."""
         return ToyCache()
 
-    def forward(
-        self, tree: TokenTree, cache: ToyCache, slots: Sequence[int], hidden_layers: Sequence[int] = ()
-    ) -> Scores:
-        """Score every wanted node from the text it sees."""
+    def forward(self, tree: TokenTree, cache: Cache, slots: Sequence[int], hidden_layers: Sequence[int] = ()) -> Scores:
+        """Score every wanted node from the text it sees. Raises InputError for another target's cache."""
+        if not isinstance(cache, ToyCache):
+            raise InputError("a ToyTarget reads only the caches that its new_cache() makes")
         lengths = np.array([cache.length(slot) for slot in slots], dtype=np.int64)
-        seen = tree.visible_cache(lengths)
+        seen, positions = tree.visible_cache(lengths), tree.positions(lengths)
         index = np.full(tree.tokens.shape, -1, dtype=np.int64)
         logits: list[NDArray[np.float32]] = []
         for b, slot in enumerate(slots):
@@ -103,7 +108,8 @@ class ToyTarget:
                 if tree.roles[b, node] != Role.PADDING and tree.wanted[b, node]:
                     own = [int(tree.tokens[b, n]) for n in tree.path(b, node)]
                     index[b, node] = len(logits)
-                    logits.append(self.next_logits(cache.slots[slot][: seen[b, node]] + own))
+                    text = cache.slots[slot][: seen[b, node]] + own
+                    logits.append(self.next_logits(text, int(positions[b, node])))
         stacked = np.stack(logits) if logits else np.zeros((0, self.vocab_size), dtype=np.float32)
         hidden = {layer: torch.zeros(tree.batch, tree.width, self.hidden_size) for layer in hidden_layers}
         return Scores(torch.from_numpy(stacked), index, hidden)
