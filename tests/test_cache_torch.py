@@ -54,7 +54,9 @@ def test_any_history_of_a_slot_is_what_was_kept(data: st.DataObject) -> None:
         slot = data.draw(st.sampled_from(sorted(held)))
         length = data.draw(st.integers(0, len(held[slot])))
         if action == "pass":
-            slots = data.draw(st.permutations(data.draw(st.lists(st.sampled_from(sorted(held)), min_size=1, unique=True))))
+            slots = data.draw(
+                st.permutations(data.draw(st.lists(st.sampled_from(sorted(held)), min_size=1, unique=True)))
+            )
             nodes = data.draw(st.integers(1, 70))
             keys = forward(cache, slots, nodes, rng)
             chosen = st.lists(st.integers(0, nodes - 1), unique=True).map(sorted)

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_models
 import torch
 import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny_models import FAMILIES, VOCAB, Pair, prefill, reference_logits
 
+import tiny_models
 from betoken.decode import Decoder, Request
 from betoken.drafters.plain import Plain
 from betoken.errors import BetokenError, InputError
@@ -25,6 +24,7 @@ from betoken.state import StopSettings
 from betoken.tree import RowTree, TokenTree
 from betoken.tuning.nodes import FixedNodes
 from betoken.verifiers.replay import Greedy
+from tiny_models import FAMILIES, VOCAB, Pair, prefill, reference_logits
 
 pairs = cache(tiny_models.pair)
 some = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -190,10 +190,10 @@ def test_smollm2_greedy_text_equals_transformers_generate(real: tuple[Any, Torch
     drafter = Plain()
     drafter.start(target)
     decoder = Decoder(target, drafter, Greedy(), FixedNodes(1))
-    rows = [decoder.admit(Request(prompt, stop=StopSettings(max_new_tokens=24))) for prompt in prompts]
+    rows = [decoder.admit(Request(prompt, stop=StopSettings(max_new_tokens=16))) for prompt in prompts]
     while any(row.finish_reason is None for row in rows):
         decoder.step()
     for row, prompt in zip(rows, prompts, strict=True):
         ids = torch.tensor([prompt])
-        out = reference.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
+        out = reference.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False)
         assert row.new_tokens == out[0, len(prompt) :].tolist()

@@ -152,12 +152,12 @@ def load_hf(
     """The model in a folder. Raises InputError for one that cannot be read, does not fit, or cannot score trees."""
     if dtype not in DTYPES:
         raise InputError(f"{name}: dtype {dtype} is not one of transformers models ({', '.join(DTYPES)})")
-    known = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder}: no config.json, so this is not a model folder")
+    known = read_json(folder / "config.json")
     native = known.get("model_type") in transformers.CONFIG_MAPPING
     if known.get("auto_map") and not native and not trust_remote_code:
-        raise InputError(
-            f"{name}: the model runs its own code; if you trust it, allow that with trust_remote_code"
-        )
+        raise InputError(f"{name}: the model runs its own code; if you trust it, allow that with trust_remote_code")
     auto: Any = transformers.AutoModelForCausalLM
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
     with _one_line(name), _quiet():
@@ -270,7 +270,9 @@ def _one_line(name: str) -> Iterator[None]:
     """Whatever transformers says about a folder it cannot load, in one line."""
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, AttributeError, TypeError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # a stranger's file or code can fail in any way
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{name}: transformers cannot load this model ({first})") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ Backend = Literal["auto", "native", "torch"]
 
 _CONTEXT = 4096
 """Positions whose keys and values the memory check counts, where the model's context is not smaller."""
+
+_SERVED = "int8 runs on x86-64 CPUs with AVX2, in the native backend; use dtype float32 and backend torch or auto"
 
 log = logging.getLogger("betoken")
 
@@ -82,7 +83,9 @@ def _own(
     config = DecoderConfig.from_folder(folder)
     native = _native() if device == "cpu" and backend != "torch" and dtype in (None, "int8", "float32") else None
     if native is None and (backend == "native" or dtype == "int8"):
-        raise InputError(f"{name}: int8 and the native kernels need a CPU that has them; use dtype float32")
+        raise InputError(
+            f"{name}: {dtype or 'this dtype'} with backend {backend} on {device} has no kernels; {_SERVED}"
+        )
     chosen = dtype or _default_dtype(name, device, native is not None)
     check_fits(config, chosen, min(config.context, _CONTEXT), available=_free_on(device))
     if native is not None:
@@ -103,8 +106,10 @@ def _foreign(
 
 
 def _native() -> Callable[[Path, DecoderConfig, str, int | None, Path | None], Target] | None:
-    """The loader of our own CPU kernels, None where this installation or this machine has none."""
-    if importlib.util.find_spec("betoken.models.native.target") is None:
+    """The loader of our own CPU kernels, None where this processor runs none."""
+    from betoken.models.native.isa import isa
+
+    if isa() == "none":
         return None
     from betoken.models.native.target import load_native  # compiles with numba: slow to import
 
