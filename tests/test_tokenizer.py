@@ -168,7 +168,7 @@ def test_padding_and_truncation_of_a_training_setup_are_off() -> None:
 REAL = [
     "def f(x):\n    if x:\n\t\treturn 12345.678e9\n\n\n        # spaces      \r\n",
     "I'm can't WE'LL they'd I'VE, 3 and  4  and   55",
-    "h\u00e9llo \u65e5\u672c\u8a9e\u30c6\u30b9\u30c8 \ud55c\uad6d\uc5b4 \U0001f469\u200d\U0001f467 e\u0301 \u00bd\u2167",
+    "h\u00e9llo \u65e5\u672c\u8a9e\u30c6\u30b9\u30c8 \ud55c\uad6d \U0001f469\u200d\U0001f467 e\u0301 \u00bd\u2167",
     "<|im_start|>user\nhi<|im_end|>\n<|endoftext|>",
     "   lead and trail   ",
     "\n\n\n",

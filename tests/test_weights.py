@@ -61,6 +61,9 @@ def test_mixed_dtypes_survive(tmp_path: Path) -> None:
     read = load_file(path)
     assert all(read[name].dtype == t.dtype and torch.equal(read[name], t) for name, t in tensors.items())
     assert sum(written) == 30 + 28 + 6
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    assert all(header[name]["data_offsets"][0] % t.itemsize == 0 for name, t in tensors.items())
     with pytest.raises(ValueError, match="half"):
         write_safetensors(path, shapes, dict.fromkeys(shapes, torch.float32), tensors.__getitem__)
 
