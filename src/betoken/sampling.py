@@ -69,35 +69,56 @@ def law(adjusted: Logits, settings: SamplingSettings) -> Law:
         out = np.zeros(adjusted.shape[0])
         out[int(np.argmax(adjusted))] = 1.0
         return out
-    scores = adjusted.astype(np.float64) / settings.temperature
+    kept = _top_k(adjusted, settings.top_k)
+    scores = (adjusted if kept is None else adjusted[kept]).astype(np.float64)
+    scores /= settings.temperature
     scores -= scores.max()
     weights = np.exp(scores)
-    if 0 < settings.top_k < weights.shape[0]:
-        weights = _keep_top_k(weights, settings.top_k)
     weights /= weights.sum()
     if settings.top_p < 1.0:
-        weights = _keep_top_p(weights, settings.top_p)
+        _keep_top_p(weights, settings.top_p)
     if settings.min_p > 0.0:
         weights[weights < settings.min_p * weights.max()] = 0.0
-    return weights / weights.sum()
-
-
-def _keep_top_k(weights: Law, k: int) -> Law:
-    edge = np.partition(weights, -k)[-k]
-    above = weights > edge
-    tied = np.flatnonzero(weights == edge)[: k - int(above.sum())]
-    out = np.where(above, weights, 0.0)
-    out[tied] = edge
+    weights /= weights.sum()
+    if kept is None:
+        return weights
+    out = np.zeros(adjusted.shape[0])
+    out[kept] = weights
     return out
 
 
-def _keep_top_p(weights: Law, p: float) -> Law:
-    order = np.lexsort((np.arange(weights.shape[0]), -weights)) if p < 1.0 else np.arange(weights.shape[0])
-    reached = np.cumsum(weights[order])
-    last = min(int(np.searchsorted(reached, p)), weights.shape[0] - 1)
-    out = np.zeros_like(weights)
-    out[order[: last + 1]] = weights[order[: last + 1]]
-    return out
+def _top_k(adjusted: Logits, k: int) -> NDArray[np.int64] | None:
+    """Ids of the k greatest logits in id order, smaller ids first among equals; None if all are kept."""
+    if not 0 < k < adjusted.shape[0]:
+        return None
+    edge = np.partition(adjusted, -k)[-k]
+    kept = np.flatnonzero(adjusted >= edge)
+    tied = kept[adjusted[kept] == edge]
+    surplus = tied[tied.size - (kept.size - k) :]
+    return kept[~np.isin(kept, surplus)] if surplus.size else kept
+
+
+def _keep_top_p(weights: Law, p: float) -> None:
+    """Zero, in place, what comes after the most probable tokens that first reach p together.
+
+    Only what can matter is sorted: tokens are taken by thresholds until enough mass is there. The cumulative sums
+    run over the same numbers in the same order as a full sort's, so the result is the same to the last bit.
+    """
+    greatest = weights.max()
+    for share in (2.0**-4, 2.0**-8, 2.0**-12, 2.0**-16, 2.0**-20, 0.0):
+        able = weights[weights >= share * greatest]
+        if share and able.sum() < p:
+            continue
+        values = np.sort(able)[::-1]
+        reached = np.cumsum(values)
+        if reached[-1] >= p:
+            break
+    last = min(int(np.searchsorted(reached, p)), values.shape[0] - 1)
+    edge = values[last]
+    tied = np.flatnonzero(weights == edge)
+    surplus = tied[last + 1 - int(np.count_nonzero(values > edge)) :]
+    weights[weights < edge] = 0.0
+    weights[surplus] = 0.0
 
 
 def pick_inverse_cdf(probabilities: Law, u: float) -> int:
