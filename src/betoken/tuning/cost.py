@@ -1,0 +1,320 @@
+"""t(n): what a forward pass over n nodes costs on this machine, measured once and corrected as decoding runs.
+
+The measured part is a handful of timings on the real target, kept as JSON in the cache folder. The running part is
+medians of what the steps really took, so that load from elsewhere, a growing context or a different batch shape are
+followed and a single hiccup is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from betoken.models.target import Cache, Target
+from betoken.tree import RowTree, TokenTree
+
+GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Node counts at which the curve has a point of its own; between them it is linear."""
+QUICK = (1, 8, 4, 16, 2, 32)
+"""Node counts of the first measurement, the most telling first: a slow target may not get to the end of them."""
+MOST_NODES = 1024
+"""Length of a curve: nodes of all rows of a batch together."""
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Measured seconds of one forward pass, batch 1."""
+
+    nodes: tuple[int, ...]
+    """Increasing node counts, the first is 1."""
+    seconds: tuple[float, ...]
+    """Median seconds at each of them, with `context` cached positions."""
+    context: int
+    per_position: float = 0.0
+    """Seconds that each node costs more for each cached position beyond `context`."""
+
+    def __post_init__(self) -> None:
+        fits = len(self.nodes) == len(self.seconds) > 0 and self.nodes[0] == 1
+        if not fits or list(self.nodes) != sorted(set(self.nodes)) or not all(0 < t < 1e4 for t in self.seconds):
+            raise ValueError("not a measured curve")
+
+    def at(self, nodes: NDArray[np.float64], context: float) -> NDArray[np.float64]:
+        """Seconds [K] of passes over `nodes` [K] nodes; never decreasing, linear beyond the last measured point."""
+        seconds = np.maximum.accumulate(self.seconds)
+        known = np.array(self.nodes, dtype=np.float64)
+        slope = (seconds[-1] - seconds[0]) / max(known[-1] - known[0], 1.0)
+        if len(known) > 1:
+            slope = max(slope, (seconds[-1] - seconds[-2]) / (known[-1] - known[-2]))
+        flat = np.interp(nodes, known, seconds) + np.maximum(nodes - known[-1], 0.0) * slope
+        with_context = flat + nodes * max(self.per_position, 0.0) * (context - self.context)
+        floor: NDArray[np.float64] = np.maximum(with_context, 0.1 * seconds[0])
+        return floor
+
+
+class CostModel:
+    """Seconds of a target forward by node count and context: the measured curve times running corrections.
+
+    A pass over several rows is taken as a pass over all their nodes. Each correction is a median over recent steps
+    of log(actual / measured): one for the machine's speed at the moment, one for each point of the grid.
+    """
+
+    window = 41
+    """Steps a running median looks back."""
+    clip = 0.5
+    """Most that one step counts for, in log(actual / expected)."""
+    refresh = 8
+    """Steps between two computations of the curve."""
+    context_step = 64
+    """The curve is computed anew when the context has moved by this many positions."""
+
+    def __init__(self, timings: Timings) -> None:
+        """Starts from the measured curve."""
+        self.timings = timings
+        self._points = np.array([*GRID, 128, 256, 512, MOST_NODES], dtype=np.float64)
+        self._speed: deque[float] = deque(maxlen=self.window)
+        self._offsets: list[deque[float]] = [deque(maxlen=self.window) for _ in self._points]
+        self._shift = 0.0
+        self._bias = np.zeros(len(self._points))
+        self._curve: NDArray[np.float64] | None = None
+        self._measured_curve = np.zeros(0)
+        self._context = 0.0
+        self._seen = 0
+        self._measured: dict[tuple[int, int], float] = {}
+
+    def seconds(self, nodes: int, context: float = 0.0) -> float:
+        """Expected seconds of a forward pass over `nodes` nodes of all rows together."""
+        return float(self.curve(context)[min(nodes, MOST_NODES)])
+
+    def curve(self, context: float) -> NDArray[np.float64]:
+        """[MOST_NODES + 1] expected seconds by node count (entry 0 equals entry 1), never decreasing.
+
+        `context` is the mean number of cached positions of the rows.
+        """
+        if self._curve is None or self._seen >= self.refresh or abs(context - self._context) > self.context_step:
+            at_points = self.timings.at(self._points, context)
+            nodes = np.arange(MOST_NODES + 1)
+            self._measured_curve = np.interp(nodes, self._points, at_points)
+            self._curve = np.interp(nodes, self._points, _rising(at_points * np.exp(self._shift + self._bias)))
+            self._context, self._seen = context, 0
+        return self._curve
+
+    def measured(self, context: float) -> NDArray[np.float64]:
+        """[MOST_NODES + 1] the curve without the running corrections: its shape is free of their noise."""
+        self.curve(context)
+        return self._measured_curve
+
+    def observe(self, nodes: int, context: float, seconds: float) -> None:
+        """What a forward pass over `nodes` nodes really took."""
+        if seconds <= 0.0:
+            return
+        key = (nodes, round(context / self.context_step))
+        expected = self._measured.get(key)
+        if expected is None:
+            expected = float(self.timings.at(np.array([float(nodes)]), key[1] * self.context_step)[0])
+            self._measured[key] = expected
+        ratio = float(np.log(seconds / expected))
+        point = min(int(np.searchsorted(self._points, nodes)), len(self._points) - 1)
+        self._speed.append(ratio - float(self._bias[point]))
+        self._shift = median(self._speed)
+        self._offsets[point].append(min(max(ratio - self._shift, -self.clip), self.clip))
+        self._seen += 1
+        if self._seen >= self.refresh:
+            self._update_bias()
+
+    def _update_bias(self) -> None:
+        known = [i for i, window in enumerate(self._offsets) if len(window) >= 3]
+        if known:
+            # A median of few steps is pulled to zero; points without steps lie between their neighbours.
+            values = [median(self._offsets[i]) * len(self._offsets[i]) / (len(self._offsets[i]) + 20) for i in known]
+            self._bias = np.interp(np.arange(len(self._points)), known, values)
+
+
+def _rising(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Never decreasing: where neighbours contradict each other, between the higher and the lower of them."""
+    low = np.minimum.accumulate(seconds[::-1])[::-1]
+    return (np.maximum.accumulate(seconds) + low) / 2.0
+
+
+def measure(
+    target: Target,
+    *,
+    nodes: Sequence[int] = QUICK,
+    contexts: Sequence[int] = (64,),
+    budget_s: float = 1.5,
+    clock: Clock = perf_counter,
+) -> Timings:
+    """Time forward passes of the target in rounds over `nodes`, until `budget_s` seconds are spent.
+
+    At least the first two node counts are measured, however slow the target. With more than one context (cached
+    positions, increasing) the cost of a cached position is measured too.
+    """
+    bench = _Bench(target, clock)
+    began = clock()
+    bench.grow(contexts[0])
+    bench.time(1)
+    samples: dict[int, list[float]] = {}
+    rounds = 0
+    while rounds < 2 or clock() - began < budget_s:
+        for index, count in enumerate(nodes):
+            if clock() - began >= budget_s and (rounds > 0 or index >= 2):
+                break
+            samples.setdefault(count, []).append(bench.time(count))
+        rounds += 1
+        if rounds >= 9:
+            break
+    counts = sorted(samples)
+    seconds = tuple(_middle(samples[count]) for count in counts)
+    timings = Timings(tuple(counts), seconds, bench.context)
+    return _with_contexts(timings, bench, contexts[1:]) if len(contexts) > 1 else timings
+
+
+def load(
+    target: Target,
+    folder: Path,
+    *,
+    threads: int | None = None,
+    clock: Clock = perf_counter,
+    budget_s: float = 1.5,
+) -> CostModel:
+    """The cost model of this target on this machine: from `folder`, else measured now and kept there.
+
+    `threads` defaults to torch's. A file that cannot be read, or is of another machine, is measured anew.
+    """
+    key = machine_key(target, threads)
+    known = _read(_file(folder, key), key)
+    if known is None:
+        known = measure(target, budget_s=budget_s, clock=clock)
+        save(known, target, folder, threads=threads)
+    return CostModel(known)
+
+
+def save(timings: Timings, target: Target, folder: Path, *, threads: int | None = None) -> Path | None:
+    """Keep measured timings for `load`; returns the file, None where the folder cannot be written."""
+    key = machine_key(target, threads)
+    path = _file(folder, key)
+    text = json.dumps({"key": key, "timings": asdict(timings)}, indent=1)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as out:
+            out.write(text)
+        os.replace(out.name, path)
+    except OSError:  # a read-only or full cache only costs the next start a measurement
+        return None
+    return path
+
+
+def machine_key(target: Target, threads: int | None = None) -> dict[str, str | int]:
+    """What a measurement depends on."""
+    return {
+        "model": target.name,
+        "layers": target.num_layers,
+        "hidden": target.hidden_size,
+        "vocabulary": target.vocab_size,
+        "dtype": target.dtype,
+        "threads": torch.get_num_threads() if threads is None else threads,
+        "processor": _processor(target.device),
+        "betoken": version("betoken"),
+    }
+
+
+class _Bench:
+    """One row of a target, and a stop-watch."""
+
+    chunk = 64
+
+    def __init__(self, target: Target, clock: Clock) -> None:
+        self.target, self.clock = target, clock
+        self.cache: Cache = target.new_cache()
+        self.slot = self.cache.open()
+
+    @property
+    def context(self) -> int:
+        return self.cache.length(self.slot)
+
+    def grow(self, context: int) -> None:
+        """Fill the cache to `context` positions, or as far as the target can hold with a tree on top."""
+        context = min(context, self.target.context // 2)
+        while (left := context - self.context) > 0:
+            tree = self._chain(min(left, self.chunk))
+            self.target.forward(tree, self.cache, [self.slot])
+            self.cache.keep([self.slot], [tuple(range(tree.width))])
+
+    def time(self, nodes: int) -> float:
+        tree = self._chain(nodes)
+        began = self.clock()
+        # Logits on the host are part of a step's time on every device.
+        _ = self.target.forward(tree, self.cache, [self.slot]).host
+        taken = self.clock() - began
+        self.cache.keep([self.slot], [()])
+        return max(taken, 1e-9)
+
+    def _chain(self, nodes: int) -> TokenTree:
+        tokens = [(7919 * (i + self.context) + 13) % self.target.vocab_size for i in range(nodes)]
+        return TokenTree.stack([RowTree.chain(tokens[0], tokens[1:])])
+
+
+def _with_contexts(timings: Timings, bench: _Bench, contexts: Sequence[int]) -> Timings:
+    nodes = timings.nodes[-1]
+    slopes = []
+    for context in contexts:
+        bench.grow(context)
+        gained = bench.context - timings.context
+        if gained > 0:
+            taken = _middle([bench.time(nodes) for _ in range(3)])
+            slopes.append((taken - timings.seconds[-1]) / (gained * nodes))
+    slope = max(0.0, median(slopes)) if slopes else 0.0
+    return Timings(timings.nodes, timings.seconds, timings.context, slope)
+
+
+def _middle(samples: Sequence[float]) -> float:
+    """The lower median: with two samples the faster one, the other often paid for a first call."""
+    return sorted(samples)[(len(samples) - 1) // 2]
+
+
+def _file(folder: Path, key: dict[str, str | int]) -> Path:
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    return folder / f"cost-{digest}.json"
+
+
+def _read(path: Path, key: dict[str, str | int]) -> Timings | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["key"] != key:
+            return None
+        kept = found["timings"]
+        return Timings(
+            tuple(int(n) for n in kept["nodes"]),
+            tuple(float(t) for t in kept["seconds"]),
+            int(kept["context"]),
+            float(kept["per_position"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _processor(device: str) -> str:
+    if device.startswith("cuda"):
+        return str(torch.cuda.get_device_name(device))
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

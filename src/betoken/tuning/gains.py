@@ -1,0 +1,144 @@
+"""What each node limit brings: accepted nodes, scored nodes and drafting seconds by limit, as running estimates."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from statistics import median_low
+
+import numpy as np
+from numpy.typing import NDArray
+
+LIMITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Node limits to choose from, the pending token included; an *arm* is an index into it, arm 0 is plain decoding."""
+
+
+def arm_below(limit: int) -> int:
+    """The greatest arm whose limit is at most `limit`, which is at least 1."""
+    return bisect_left(LIMITS, limit + 1) - 1
+
+
+class Gains:
+    """Accepted and scored nodes by arm, for one row (or for all rows so far: the start of the next).
+
+    A step at one limit also tells what smaller limits would have brought: the accepted nodes among the first of the
+    tree. Larger limits that were not tried of late are extrapolated as a chain: the gain of a node falls off
+    geometrically.
+    """
+
+    memory = 20.0
+    """Steps after which an observation has faded."""
+
+    def __init__(self) -> None:
+        """Nothing observed: the first candidate is taken to be right in 6 of 10 cases."""
+        self.accepted = [0.0] + [0.6] * (len(LIMITS) - 1)
+        self.scored = [limit - 1.0 for limit in LIMITS]
+        self.weight = [1e9, 1.0] + [0.0] * (len(LIMITS) - 2)
+
+    def narrowed(self, weight: float) -> Gains:
+        """A copy whose observations count as `weight` steps at most: the start of a new request."""
+        new = Gains()
+        new.accepted, new.scored = list(self.accepted), list(self.scored)
+        new.weight = [min(own, weight) for own in self.weight]
+        return new
+
+    def learn(self, arm: int, accepted: Sequence[int], scored: Sequence[int], *, nested: bool) -> None:
+        """A step at `arm`: increasing node indices, in the proposed tree, of candidates accepted and nodes scored.
+
+        `nested`: smaller limits would have given the first nodes of this tree.
+        """
+        for other in range(1 if nested else arm, arm + 1):
+            limit = LIMITS[other]
+            self._average(other, bisect_left(accepted, limit), bisect_left(scored, limit))
+        for other in range(arm + 1, len(LIMITS)):
+            self.weight[other] *= 0.97
+
+    def tried(self) -> int:
+        """The greatest arm of which something is known."""
+        return max(arm for arm, weight in enumerate(self.weight) if arm < 2 or weight >= 2.0)
+
+    def expected(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Accepted and scored nodes (the pending token apart) to expect at each arm, [len(LIMITS)] each."""
+        accepted, scored = [0.0], [0.0]
+        for arm in range(1, len(LIMITS)):
+            weight = self.weight[arm]
+            share = weight / (weight + 2.0) if arm > 1 else 1.0
+            if share < 0.99:
+                more, nodes = self._extrapolated(arm, accepted, scored)
+            else:
+                more, nodes = 0.0, 0.0
+            accepted.append(share * self.accepted[arm] + (1.0 - share) * more)
+            scored.append(share * self.scored[arm] + (1.0 - share) * nodes)
+        return np.array(accepted), np.array(scored)
+
+    @staticmethod
+    def _extrapolated(arm: int, accepted: Sequence[float], scored: Sequence[float]) -> tuple[float, float]:
+        step = LIMITS[arm] - LIMITS[arm - 1]
+        if arm == 1:
+            return 0.6, 1.0
+        last = LIMITS[arm - 1] - LIMITS[arm - 2]
+        slope = min(max((accepted[-1] - accepted[-2]) / last, 0.0), 0.99)
+        centre = (LIMITS[arm - 1] + LIMITS[arm - 2] - 1) / 2.0
+        next_centre = (LIMITS[arm] + LIMITS[arm - 1] - 1) / 2.0
+        falling = slope ** (next_centre / centre) if slope > 0.0 else 0.0
+        density = max((scored[-1] - scored[-2]) / last, 0.0)
+        return accepted[-1] + step * falling, scored[-1] + step * density
+
+    def _average(self, arm: int, accepted: int, scored: int) -> None:
+        weight = min(self.weight[arm] + 1.0, self.memory)
+        self.weight[arm] = weight
+        self.accepted[arm] += (accepted - self.accepted[arm]) / weight
+        self.scored[arm] += (scored - self.scored[arm]) / weight
+
+
+class DraftTimes:
+    """Seconds of drafting by arm: medians over recent steps, linear in between and beyond."""
+
+    window = 11
+    """Steps a median looks back."""
+
+    def __init__(self) -> None:
+        """Nothing is known: only the smallest draft can be afforded until it was timed."""
+        self._windows: list[deque[float]] = [deque(maxlen=self.window) for _ in LIMITS]
+        self._resume: deque[float] = deque(maxlen=self.window)
+        self._extra: NDArray[np.float64] | None = None
+
+    @property
+    def base(self) -> float:
+        """Seconds of a step that drafts nothing (whatever the drafter does all the same)."""
+        return median_low(self._windows[0]) if self._windows[0] else 0.0
+
+    def extra(self) -> NDArray[np.float64]:
+        """[len(LIMITS)] seconds that drafting at each arm costs more than drafting nothing."""
+        if self._extra is None:
+            known = [arm for arm in range(1, len(LIMITS)) if self._windows[arm]]
+            if not known:
+                self._extra = np.array([0.0, 0.0] + [np.inf] * (len(LIMITS) - 2))
+            else:
+                self._extra = self._line(known)
+        return self._extra
+
+    def resume(self, missed: int) -> float:
+        """Seconds more of a draft that follows `missed` tokens without one: the drafter has to catch up."""
+        return missed * median_low(self._resume) if self._resume else 0.0
+
+    def learn(self, arm: int, seconds: float) -> None:
+        """Drafting at `arm` took this long, right after another draft (or none, for arm 0)."""
+        self._windows[arm].append(seconds)
+        self._extra = None
+
+    def learn_resume(self, arm: int, missed: int, seconds: float) -> None:
+        """Drafting at `arm` took this long after `missed` tokens without a draft."""
+        more = seconds - self.base - float(self.extra()[arm])
+        if np.isfinite(more):
+            self._resume.append(max(more, 0.0) / missed)
+
+    def _line(self, known: Sequence[int]) -> NDArray[np.float64]:
+        base = self.base
+        nodes = np.array(LIMITS, dtype=np.float64)
+        xs = np.array([1.0] + [nodes[arm] for arm in known])
+        ys = np.maximum.accumulate([0.0] + [max(median_low(self._windows[arm]) - base, 0.0) for arm in known])
+        slope = ys[-1] / (xs[-1] - 1.0)
+        line: NDArray[np.float64] = np.interp(nodes, xs, ys) + np.maximum(nodes - xs[-1], 0.0) * slope
+        return line
