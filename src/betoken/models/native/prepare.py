@@ -2,28 +2,90 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from betoken.errors import InputError
 from betoken.models.config import DecoderConfig
-from betoken.models.native.image import Arrays, in_memory
+from betoken.models.files import BarProgress, disk_errors, locked, need_room, staged_folder
+from betoken.models.native.equalise import Equaliser, calibration_tokens
+from betoken.models.native.image import Arrays, in_memory, read_image, write_image
 from betoken.models.native.model import Named, layer_tensors, pack_head, pack_layer
+from betoken.models.store import cache_root
+from betoken.models.tokenizer import Tokenizer
 from betoken.models.weights import Weights
 
+FORMAT = 1
+"""Goes up when packed weights change, so that old ones are made again."""
 
-def prepared(
-    folder: Path, config: DecoderConfig, dtype: str, cache_dir: Path | None
-) -> tuple[Arrays, NDArray[np.generic]]:
-    """Packed arrays and embeddings [V, hidden]."""
+log = logging.getLogger("betoken")
+Embeddings = NDArray[np.float16] | NDArray[np.float32]
+
+
+def prepared(folder: Path, config: DecoderConfig, dtype: str, cache_dir: Path | None) -> tuple[Arrays, Embeddings]:
+    """Packed arrays and embeddings [V, hidden] of a model folder.
+
+    float32 weights are packed in memory. int8 ones are made once, which takes seconds to a minute, and kept under
+    `<cache>/packed/`. Raises InputError for weights that cannot be read and for a full disk.
+    """
+    if dtype == "float32":
+        weights = Weights(folder, config)
+        embeddings = weights["model.embed_tokens.weight"].to(torch.float32).numpy()
+        return in_memory(_packed(weights, config, int8=False)), embeddings
+    kept = cache_root(cache_dir) / "packed" / f"{folder.name}-{_fingerprint(folder)}"
+    with locked(kept):
+        if not kept.is_dir():
+            _prepare(folder, config, kept)
+    try:
+        return read_image(kept / "weights.image"), np.load(kept / "embeddings.npy", mmap_mode="r")
+    except (InputError, ValueError, OSError) as error:
+        log.warning("%s: damaged (%s); packing %s again", kept, error, folder.name)
+        with locked(kept):
+            _prepare(folder, config, kept)
+        return read_image(kept / "weights.image"), np.load(kept / "embeddings.npy", mmap_mode="r")
+
+
+def _prepare(folder: Path, config: DecoderConfig, kept: Path) -> None:
+    """Write `kept` whole or not at all."""
     weights = Weights(folder, config)
-    embeddings = weights["model.embed_tokens.weight"].to(torch.float16 if dtype == "int8" else torch.float32).numpy()
-    return in_memory(_packed(weights, config, dtype == "int8")), embeddings
+    size = sum(math.prod(shape) for shape in config.tensor_shapes.values())
+    with disk_errors(kept.parent):
+        need_room(kept.parent, size + 3 * config.vocab_size * config.hidden_size)
+        with (
+            staged_folder(kept) as stage,
+            BarProgress().task(f"packing {folder.name} to int8 (once)", size) as advance,
+        ):
+            embeddings = weights["model.embed_tokens.weight"]
+            np.save(stage / "embeddings.npy", embeddings.to(torch.float16).numpy())
+            equalise = Equaliser(config, embeddings, calibration_tokens(Tokenizer.from_folder(folder)))
+            write_image(stage / "weights.image", _packed(weights, config, True, equalise, advance))
 
 
-def _packed(weights: Weights, config: DecoderConfig, int8: bool) -> Named:
+def _packed(
+    weights: Weights,
+    config: DecoderConfig,
+    int8: bool,
+    equalise: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] = lambda layer: layer,
+    advance: Callable[[int], None] = lambda amount: None,
+) -> Named:
     for number in range(config.num_layers):
-        yield from pack_layer(layer_tensors(weights, config, number), config, number, int8)
+        layer = layer_tensors(weights, config, number)
+        yield from pack_layer(equalise(layer), config, number, int8)
+        advance(sum(tensor.numel() for tensor in layer.values()))
     yield from pack_head(weights, config, int8)
+
+
+def _fingerprint(folder: Path) -> str:
+    """Changes when the model's files do: their names, sizes, times, and the config's text."""
+    digest = hashlib.sha256(f"{FORMAT} ".encode() + (folder / "config.json").read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        stat = path.stat()
+        digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns} ".encode())
+    return digest.hexdigest()[:12]
