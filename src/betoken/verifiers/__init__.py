@@ -1,11 +1,17 @@
 """Verifiers: one file each. `VERIFIERS` is the table of names."""
 
+from betoken.verifiers.block import Block
+from betoken.verifiers.rejection import Rejection
 from betoken.verifiers.replay import Greedy, Replay
+from betoken.verifiers.traversal import Traversal
 from betoken.verifiers.verifier import Relaxation, RowVerdict, Verdict, Verifier
 
 VERIFIERS: dict[str, type] = {
     "greedy": Greedy,
     "replay": Replay,
+    "rejection": Rejection,
+    "block": Block,
+    "traversal": Traversal,
 }
 
 __all__ = ["VERIFIERS", "Relaxation", "RowVerdict", "Verdict", "Verifier"]

@@ -26,6 +26,7 @@ class Replay:
     """How a token is picked from its law and the random numbers of its position."""
     name = "replay"
     lossless = True
+    exact = True
 
     def check(self, state: State) -> None:
         """Serves every setting."""
@@ -33,7 +34,7 @@ class Replay:
     def verify(self, tree: TokenTree, scores: Scores, state: State) -> Verdict:
         """One verdict a row, the same tokens as plain decoding."""
         gumbel = self.rule == "gumbel"
-        return Verdict(tuple(_follow(tree, scores, row, b, gumbel) for b, row in enumerate(state.rows)))
+        return Verdict(tuple(follow(tree, scores, row, b, gumbel) for b, row in enumerate(state.rows)))
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Greedy:
 
     name = "greedy"
     lossless = True
+    exact = True
 
     def check(self, state: State) -> None:
         """Raises InputError for a row that samples."""
@@ -53,10 +55,11 @@ class Greedy:
 
     def verify(self, tree: TokenTree, scores: Scores, state: State) -> Verdict:
         """One verdict a row, the same tokens as plain greedy decoding."""
-        return Verdict(tuple(_follow(tree, scores, row, b, False) for b, row in enumerate(state.rows)))
+        return Verdict(tuple(follow(tree, scores, row, b) for b, row in enumerate(state.rows)))
 
 
-def _follow(tree: TokenTree, scores: Scores, row: Row, b: int, gumbel: bool) -> RowVerdict:
+def follow(tree: TokenTree, scores: Scores, row: Row, b: int, gumbel: bool = False) -> RowVerdict:
+    """The path of the tokens that plain decoding picks, and the first picked token that was not drafted."""
     path = [0]
     drafted: list[int] = []
     while True:
