@@ -38,7 +38,10 @@ def uniforms(
     """
     if min(sample, position, step) < 0:
         raise InputError("noise: sample, position and step must not be negative")
-    bits = np.random.Philox(counter=[0, position, step, sample], key=[seed & _MASK, int(stream)])
+    # As arrays: numpy turns a list that holds a number of 2**63 or more into floats, and loses its last bits.
+    counter = np.array([0, position, step, sample], dtype=np.uint64)
+    key = np.array([seed & _MASK, int(stream)], dtype=np.uint64)
+    bits = np.random.Philox(counter=counter, key=key)
     raw = bits.random_raw(count)
     return (np.asarray(raw, dtype=np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

@@ -1,0 +1,187 @@
+"""The draft model: what it proposes, what its cache holds, and how its vocabulary may differ."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from betoken.decode import Decoder, Request
+from betoken.drafters.draft_model import DraftModel, check_vocabularies
+from betoken.drafters.guesses import drawn, most_probable
+from betoken.errors import InputError
+from betoken.sampling import law
+from betoken.state import Row, SamplingSettings, StopSettings
+from betoken.testing import ToyCache, ToyTarget
+from betoken.testing.running import decode
+from betoken.tuning.nodes import FixedNodes
+from betoken.verifiers.rejection import Rejection
+from betoken.verifiers.replay import Replay
+
+
+def run(drafter: DraftModel, target: ToyTarget, draft: ToyTarget, request: Request, nodes: int = 6) -> Row:
+    drafter.start(target, draft)
+    return decode(target, drafter, Replay(), [request], nodes)[0]
+
+
+def request(temperature: float = 0.0, length: int = 40, seed: int = 3) -> Request:
+    sampling = SamplingSettings(temperature, seed=seed)
+    return Request([1, 2, 3], sampling, StopSettings(max_new_tokens=length, ignore_eos=True))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.5])
+@pytest.mark.parametrize("rule", ["inverse-cdf", "gumbel"])
+def test_the_target_as_its_own_draft_model_is_always_right(temperature: float, rule: str) -> None:
+    """Coupled guesses use the row's own random numbers, so with the same law every one of them is accepted."""
+    target = ToyTarget()
+    drafter = DraftModel(depth=4, rule=rule)
+    drafter.start(target, ToyTarget())
+    row = decode(target, drafter, Replay(rule), [request(temperature)], 5)[0]
+    assert (row.generated, row.steps) == (40, 8)
+
+
+def test_coupled_guesses_agree_more_often_than_greedy_ones() -> None:
+    target, draft = ToyTarget(seed=1, sharpness=1.0), ToyTarget(seed=1, sharpness=1.1)
+    coupled = sum(run(DraftModel(), target, draft, request(1.0, seed=s)).steps for s in range(5))
+    greedy = sum(run(DraftModel(coupled=False), target, draft, request(1.0, seed=s)).steps for s in range(5))
+    assert coupled < 0.6 * greedy
+
+
+@dataclass
+class Counting(ToyTarget):
+    """A toy that counts its forward passes and the nodes they read."""
+
+    passes: int = 0
+    nodes: int = 0
+
+    def __post_init__(self) -> None:
+        ToyTarget.__init__(self, seed=2)
+
+    def forward(self, tree, cache, slots, hidden_layers=()):  # type: ignore[no-untyped-def]
+        self.passes += 1
+        self.nodes += int(tree.counts.sum())
+        return super().forward(tree, cache, slots, hidden_layers)
+
+
+def test_accepted_drafts_are_not_read_again() -> None:
+    """With itself as draft model: depth 4, 40 tokens, so 8 steps of 4 passes; each committed token is read once."""
+    draft = Counting()
+    row = run(DraftModel(depth=4), ToyTarget(seed=2), draft, request(), nodes=5)
+    assert row.steps == 8
+    # 31 passes, since the last step has room for 4 more tokens at most.
+    assert draft.passes <= 8 * 4
+    assert draft.nodes <= 3 + 40
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_the_cache_holds_the_committed_text_and_slots_are_given_back(width: int) -> None:
+    target, draft = ToyTarget(), ToyTarget(seed=5)
+    drafter = DraftModel(depth=3, width=width, prefill_chunk=2)
+    drafter.start(target, draft)
+    decoder = Decoder(target, drafter, Replay(), FixedNodes(8))
+    row = decoder.admit(request(0.9))
+    cache = drafter._cache
+    assert isinstance(cache, ToyCache)
+    while row.finish_reason is None:
+        before = list(row.tokens)
+        decoder.step()
+        (held,) = cache.slots.values()
+        assert held[: len(before) - 1] == before[: len(held)][: len(before) - 1]
+    decoder.release(row)
+    assert cache.slots == {}
+
+
+def test_all_rows_share_one_pass_a_level() -> None:
+    target, draft = ToyTarget(seed=2), Counting()
+    drafter = DraftModel(depth=4)
+    drafter.start(target, draft)
+    decode(target, drafter, Replay(), [request(seed=s) for s in range(6)], 5)
+    alone = Counting()
+    run(DraftModel(depth=4), target, alone, request(), nodes=5)
+    assert draft.passes < 2.5 * alone.passes
+
+
+def test_a_wider_draft_vocabulary_is_never_proposed_and_a_narrower_one_never_fed_unknown_tokens() -> None:
+    target = ToyTarget(5, seed=1)
+    plain = run(DraftModel(), target, target, request(1.2), 1).new_tokens
+    for size in (3, 9):
+        drafter = DraftModel(depth=3, width=2)
+        assert run(drafter, target, ToyTarget(size, seed=4), request(1.2)).new_tokens == plain
+
+
+def test_a_full_draft_context_ends_drafting_not_decoding() -> None:
+    target, draft = ToyTarget(), ToyTarget(context=20)
+    row = run(DraftModel(), target, draft, request())
+    assert row.generated == 40
+    assert row.new_tokens == run(DraftModel(), target, draft, request(), 1).new_tokens
+
+
+def test_min_confidence_stops_a_draft_early() -> None:
+    target = ToyTarget(sharpness=0.1)
+    wide = Counting()
+    run(DraftModel(depth=5, min_confidence=0.99), target, wide, request(length=10), 8)
+    assert wide.passes <= 10
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_drawn_drafts_have_the_law_that_is_recorded(width: int) -> None:
+    """Two draws without replacement from a law, by counting."""
+    probabilities = np.array([0.5, 0.0, 0.3, 0.2])
+    rng = np.random.default_rng(0)
+    seen: Counter[tuple[int, ...]] = Counter()
+    for _ in range(4000):
+        seen[tuple(drawn(probabilities, rng.random(width)).tokens)] += 1
+    for tokens, count in seen.items():
+        expected, left = 1.0, 1.0
+        for token in tokens:
+            expected *= probabilities[token] / left
+            left -= probabilities[token]
+        assert count / 4000 == pytest.approx(expected, abs=0.03)
+    assert len(drawn(probabilities, [0.1] * 4).tokens) == 3
+
+
+def test_with_rejection_sampling_the_law_is_the_targets() -> None:
+    target, draft = ToyTarget(3, seed=1, sharpness=1.0), ToyTarget(3, seed=8, sharpness=1.0)
+    drafter = DraftModel(depth=2, width=2, sample=True)
+    drafter.start(target, draft)
+    stop = StopSettings(max_new_tokens=2, ignore_eos=True)
+    requests = [Request([1, 2], SamplingSettings(1.0, seed=seed), stop) for seed in range(1200)]
+    seen: Counter[tuple[int, ...]] = Counter()
+    for at in range(0, len(requests), 300):
+        rows = decode(target, drafter, Rejection(), requests[at : at + 300], 5)
+        seen.update(tuple(row.new_tokens) for row in rows)
+    settings = SamplingSettings(1.0)
+    first = law(target.next_logits([1, 2]), settings)
+    for a in range(3):
+        second = law(target.next_logits([1, 2, a]), settings)
+        for b in range(3):
+            assert seen[(a, b)] / 1200 == pytest.approx(first[a] * second[b], abs=0.05)
+
+
+def test_most_probable_breaks_ties_by_id_and_leaves_out_the_impossible() -> None:
+    probabilities = np.array([0.2, 0.0, 0.3, 0.3, 0.2])
+    assert most_probable(probabilities, 1).tokens == [2]
+    assert most_probable(probabilities, 3).tokens == [2, 3, 0]
+    assert most_probable(probabilities, 9).tokens == [2, 3, 0, 4]
+
+
+@dataclass
+class Vocabulary:
+    vocabulary: dict[str, int]
+
+
+def test_vocabularies_may_differ_in_what_stands_at_the_end() -> None:
+    ours = Vocabulary({"a": 0, "b": 1, "<pad>": 2})
+    check_vocabularies(ours, Vocabulary({"a": 0, "b": 1}))
+    check_vocabularies(Vocabulary({"a": 0, "b": 1}), ours)
+    for other in ({"a": 1, "b": 0}, {"a": 0, "c": 1}, {"a": 0, "b": 2}):
+        with pytest.raises(InputError, match="vocabulary"):
+            check_vocabularies(ours, Vocabulary(other))
+
+
+def test_bad_settings_and_a_missing_model_are_refused() -> None:
+    for settings in ({"depth": 0}, {"width": 0}, {"min_confidence": 1.5}, {"temperature": -1.0}):
+        with pytest.raises(InputError):
+            DraftModel(**settings)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="--draft-model"):
+        DraftModel().start(ToyTarget())
