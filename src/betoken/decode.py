@@ -12,7 +12,8 @@ import numpy as np
 from betoken.drafters.drafter import Drafter
 from betoken.errors import InputError
 from betoken.models.target import Cache, Scores, Target
-from betoken.state import Row, SamplingSettings, State, StopSettings
+from betoken.sampling import TokenLogprob, adjust, logprob
+from betoken.state import Ledger, Row, SamplingSettings, State, StopSettings
 from betoken.tree import RowTree, TokenTree
 from betoken.tuning.nodes import NodePolicy, StepTimes
 from betoken.verifiers.verifier import RowVerdict, Verdict, Verifier
@@ -27,6 +28,10 @@ class Request:
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     stop: StopSettings = field(default_factory=StopSettings)
     sample: int = 0
+    budget: float | None = None
+    """Most regret a relaxed verifier may spend on the answer: 0 for plain decoding's tokens, None for its own limit."""
+    logprobs: int | None = None
+    """How many alternatives to report with each token's log-probability; None reports nothing."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class Advance:
     """Nodes of the row's tree."""
     times: StepTimes
     """Seconds of the whole step, shared by its rows."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One a token, if the request asked for them."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +115,23 @@ class Decoder:
             end_ids=frozenset(own) | frozenset(request.stop.stop_ids),
             context=self.target.context,
             sample=request.sample,
+            ledger=Ledger(request.budget),
+            logprobs=request.logprobs,
         )
+        self._check_ids(row)
         self.verifier.check(State((row,)))
         self.drafter.admit([row])
         self.waiting.append(row)
         self.prefill_s[row.id] = 0.0
         return row
+
+    def _check_ids(self, row: Row) -> None:
+        size = self.target.vocab_size
+        for name, ids in (("logit_bias", row.sampling.logit_bias), ("stop_ids", row.stop.stop_ids)):
+            if any(not 0 <= token < size for token in ids):
+                raise InputError(f"{name} has a token id outside 0..{size - 1}")
+        if row.logprobs is not None and row.logprobs < 0:
+            raise InputError(f"logprobs must be at least 0, not {row.logprobs}")
 
     def release(self, row: Row, *, retain: bool = False) -> Prefix | None:
         """Remove a row, finished or not; with `retain` its keys and values stay for requests that continue it."""
@@ -149,8 +167,7 @@ class Decoder:
 
         Rows that finish stay until `release`, but take no further part.
         """
-        if self.waiting and len(self.rows) < self.max_rows:
-            self._prefill(self.waiting[0])
+        self._prefill()
         state = State(tuple(row for row in self.rows if row.finish_reason is None))
         return self._decode(state) if state.rows else []
 
@@ -163,6 +180,7 @@ class Decoder:
         scores = self.target.forward(tree, self.cache, slots, self.drafter.hidden_layers)
         scored = perf_counter()
         verdict = self.verifier.verify(tree, scores, state)
+        reported = [_logprobs(tree, scores, verdict, b, row) for b, row in enumerate(state.rows)]
         kept = self._commit(tree, verdict, state)
         verified = perf_counter()
         self.drafter.observe(tree, scores, verdict, state)
@@ -175,7 +193,7 @@ class Decoder:
         if self.observer is not None:
             self.observer(tree, scores, verdict, state)
         return [
-            Advance(row, tokens, verdict.rows[b], int(tree.counts[b]), times)
+            Advance(row, tokens, verdict.rows[b], int(tree.counts[b]), times, reported[b][: len(tokens)])
             for b, (row, tokens) in enumerate(zip(state.rows, kept, strict=True))
         ]
 
@@ -185,28 +203,36 @@ class Decoder:
         paths = []
         for b, row in enumerate(state.rows):
             row.steps += 1
-            kept.append(row.commit(verdict.tokens(tree, b)))
+            kept.append(row.commit(verdict.tokens(tree, b), verdict.rows[b].exceptions))
             paths.append(verdict.rows[b].path[: len(kept[-1])])
         self.cache.keep([row.slot for row in state.rows], paths)
         return kept
 
-    def _prefill(self, row: Row) -> None:
-        """One chunk of everything before the pending token; the row is ready when nothing is left."""
-        began = perf_counter()
-        if row.slot < 0:
-            row.slot = self._open(row)
+    def _prefill(self) -> None:
+        """One chunk for the first waiting row. Rows that find all of their prompt in the cache need none."""
+        computed = False
+        while self.waiting and len(self.rows) < self.max_rows:
+            row = self.waiting[0]
+            began = perf_counter()
+            if row.slot < 0:
+                row.slot = self._open(row)
+            if not computed and self.cache.length(row.slot) < row.cached:
+                self._score_chunk(row)
+                computed = True
+            self.prefill_s[row.id] += perf_counter() - began
+            if self.cache.length(row.slot) < row.cached:
+                return
+            self.rows.append(self.waiting.pop(0))
+
+    def _score_chunk(self, row: Row) -> None:
+        """The next chunk of what comes before the row's pending token."""
         done = self.cache.length(row.slot)
         chunk = row.tokens[done : min(done + self.prefill_chunk, row.cached)]
-        if chunk:
-            tree = _chunk(chunk, wanted=False)
-            scores = self.target.forward(tree, self.cache, [row.slot], self.drafter.hidden_layers)
-            path = tuple(range(len(chunk)))
-            self.cache.keep([row.slot], [path])
-            self._observe_chunk(tree, scores, path, row)
-        if self.cache.length(row.slot) == row.cached:
-            self.waiting.remove(row)
-            self.rows.append(row)
-        self.prefill_s[row.id] += perf_counter() - began
+        tree = _chunk(chunk, wanted=False)
+        scores = self.target.forward(tree, self.cache, [row.slot], self.drafter.hidden_layers)
+        path = tuple(range(len(chunk)))
+        self.cache.keep([row.slot], [path])
+        self._observe_chunk(tree, scores, path, row)
 
     def _observe_chunk(self, tree: TokenTree, scores: Scores, path: tuple[int, ...], row: Row) -> None:
         self.drafter.observe(tree, scores, Verdict((RowVerdict(path, -1),)), State((row,)))
@@ -224,7 +250,20 @@ class Decoder:
                 common = min(_common(tokens, row.tokens), row.cached)
                 if common > length:
                     best, length = slot, common
-        return self.cache.fork(best, length) if length >= self.shared_prefix else self.cache.open()
+        # A short prefix is cheaper to compute than to share, but a whole prompt is ready at once.
+        worthwhile = length > 0 and length >= min(self.shared_prefix, row.cached)
+        return self.cache.fork(best, length) if worthwhile else self.cache.open()
+
+
+def _logprobs(tree: TokenTree, scores: Scores, verdict: Verdict, b: int, row: Row) -> tuple[TokenLogprob, ...]:
+    """Log-probabilities of a verdict's tokens, each at the node before it, for a row that has not committed them."""
+    if row.logprobs is None:
+        return ()
+    tokens = verdict.tokens(tree, b)
+    return tuple(
+        logprob(adjust(scores.logits(b, node), row, tokens[:depth]), tokens[depth], row.logprobs)
+        for depth, node in enumerate(verdict.rows[b].path)
+    )
 
 
 def _chunk(tokens: Sequence[int], *, wanted: bool) -> TokenTree:

@@ -11,6 +11,7 @@ Ties at the edge of top-k and top-p are broken by token id, smaller first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +142,33 @@ def pick(adjusted: Logits, row: Row, position: int, *, gumbel: bool = False) -> 
     settings = row.sampling
     if settings.greedy:
         return int(np.argmax(adjusted))
-    probabilities = law(adjusted, settings)
+    return draw(law(adjusted, settings), row, position, gumbel=gumbel)
+
+
+def draw(probabilities: Law, row: Row, position: int, *, gumbel: bool = False) -> int:
+    """The token that the numbers of new token `position` of the row draw from a law [V]."""
+    settings = row.sampling
     if gumbel:
-        return pick_gumbel(probabilities, noise.gumbels(settings.seed, row.sample, position, adjusted.shape[0]))
+        return pick_gumbel(probabilities, noise.gumbels(settings.seed, row.sample, position, probabilities.shape[0]))
     return pick_inverse_cdf(probabilities, noise.uniform(settings.seed, row.sample, position))
+
+
+class TokenLogprob(NamedTuple):
+    """How probable a token was, under the logits after `adjust` and before the temperature."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """The most probable tokens and their log-probabilities, best first, ties by token id; banned ones never."""
+
+
+def logprob(adjusted: Logits, token: int, alternatives: int) -> TokenLogprob:
+    """Log-probability of `token` and of the most probable tokens, given adjusted logits [V]."""
+    scores = adjusted.astype(np.float64)
+    scores -= scores.max()
+    scores -= np.log(np.exp(scores).sum())
+    count = min(alternatives, scores.shape[0])
+    near = np.flatnonzero(scores >= np.partition(scores, -count)[-count]) if count else np.zeros(0, dtype=np.int64)
+    best = near[np.lexsort((near, -scores[near]))][:count]
+    top = tuple((int(one), float(scores[one])) for one in best if scores[one] > -np.inf)
+    return TokenLogprob(token, float(scores[token]), top)

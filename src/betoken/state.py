@@ -85,6 +85,37 @@ class StopSettings:
             raise InputError("stop: an empty stop text would end every answer at once; leave it out")
 
 
+@dataclass(frozen=True)
+class Relaxation:
+    """One committed token that plain decoding would not have committed there (relaxed verifiers only)."""
+
+    position: int
+    """Which new token of the row it is, from 0."""
+    chosen: int
+    preferred: int
+    regret: float
+    """How much the target preferred the other, in the verifier's own unit."""
+
+
+@dataclass
+class Ledger:
+    """What relaxed verifiers have spent on a row. Only committed tokens are charged."""
+
+    budget: float | None = None
+    """Most regret that this request may spend: no more than the verifier's own limit, 0 for plain decoding's tokens;
+    None leaves it to the verifier."""
+    exceptions: list[Relaxation] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.budget is not None:
+            _within("budget", self.budget, 0.0, math.inf)
+
+    @property
+    def spent(self) -> float:
+        """Regret of all exceptions so far."""
+        return sum(one.regret for one in self.exceptions)
+
+
 @dataclass(eq=False)
 class Row:
     """One sample of one request while it is decoded."""
@@ -110,6 +141,9 @@ class Row:
     finish_reason: FinishReason | None = None
     counts: Counter[int] = field(default_factory=Counter)
     """How often each token stands among the committed new tokens (for presence and frequency penalties)."""
+    ledger: Ledger = field(default_factory=Ledger)
+    logprobs: int | None = None
+    """How many alternatives to report with each token's log-probability; None reports nothing."""
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -140,10 +174,11 @@ class Row:
         """Most tokens that can still be committed: by the token limit and by the context."""
         return min(self.stop.max_new_tokens - self.generated, self.context - len(self.tokens))
 
-    def commit(self, tokens: Sequence[int]) -> list[int]:
+    def commit(self, tokens: Sequence[int], exceptions: Sequence[Relaxation] = ()) -> list[int]:
         """Append verified tokens up to the first that ends the row; returns those that were kept.
 
-        Sets `finish_reason` when an end token, the token limit or the context limit is met on the way.
+        Charges the exceptions among those to the ledger. Sets `finish_reason` when an end token, the token limit or
+        the context limit is met on the way.
         """
         kept: list[int] = []
         for token in tokens:
@@ -158,6 +193,7 @@ class Row:
                 self.finish_reason = "length"
             elif len(self.tokens) >= self.context:
                 self.finish_reason = "context"
+        self.ledger.exceptions += [one for one in exceptions if one.position < self.generated]
         return kept
 
     def end(self, generated: int) -> None:
@@ -165,6 +201,7 @@ class Row:
         dropped = self.new_tokens[generated:]
         del self.tokens[len(self.tokens) - len(dropped) :]
         self.counts -= Counter(dropped)
+        self.ledger.exceptions = [one for one in self.ledger.exceptions if one.position < self.generated]
         self.finish_reason = "stop"
 
 

@@ -1,10 +1,11 @@
 """Verifiers: one file each. `VERIFIERS` is the table of names."""
 
+from betoken.state import Relaxation
 from betoken.verifiers.block import Block
 from betoken.verifiers.rejection import Rejection
 from betoken.verifiers.replay import Greedy, Replay
 from betoken.verifiers.traversal import Traversal
-from betoken.verifiers.verifier import Relaxation, RowVerdict, Verdict, Verifier
+from betoken.verifiers.verifier import RowVerdict, Verdict, Verifier
 
 VERIFIERS: dict[str, type] = {
     "greedy": Greedy,

@@ -6,20 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from betoken.models.target import Scores
-from betoken.state import State
+from betoken.state import Relaxation, State
 from betoken.tree import TokenTree
-
-
-@dataclass(frozen=True)
-class Relaxation:
-    """One committed token that plain decoding would not have committed there (relaxed verifiers only)."""
-
-    position: int
-    """Which new token of the row it is, from 0."""
-    chosen: int
-    preferred: int
-    regret: float
-    """How much the target preferred the other, in the verifier's own unit."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +19,7 @@ class RowVerdict:
     bonus: int
     """The token that follows the path, picked from the target's own law: the new pending token."""
     exceptions: tuple[Relaxation, ...] = ()
+    """Accepted tokens that plain decoding would not have picked."""
 
 
 @dataclass(frozen=True)
