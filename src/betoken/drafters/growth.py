@@ -1,0 +1,204 @@
+"""What the drafters that grow their drafts inside the target's own forward pass have in common.
+
+Such a drafter sends two things with the pending token: *candidates* from a pool of continuations, to be verified now,
+and *probes*, guesses that are scored only to find out what the target would say after them, to fill the pool.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from betoken import noise
+from betoken.drafters.offers import Acceptance, Offer, Returns
+from betoken.drafters.pool import Trie
+from betoken.models.target import Scores, Target
+from betoken.state import Row, State
+from betoken.tree import Role, RowTree, TokenTree
+from betoken.verifiers.verifier import Verdict
+
+
+class Draft:
+    """A row's tree under construction, within its node budget. What sees the same text is one node."""
+
+    def __init__(self, pending: int, limit: int) -> None:
+        """`limit`: most nodes, the pending token included."""
+        self.tree = RowTree.under(pending)
+        self.limit = limit
+        self._index: dict[tuple[int, int], int] = {}
+
+    def offer(self, ranked: Sequence[Offer]) -> None:
+        """Add candidates, before any probe."""
+        for offer in ranked:
+            self._index[offer.parent, offer.token] = self.tree.add(
+                offer.token, offer.parent, confidence=offer.confidence
+            )
+
+    def probe(self, token: int, parent: int, price: float) -> int | None:
+        """A node that scores this token under this parent, added if there is none; None if the tree is full."""
+        known = self._index.get((parent, token))
+        if known is not None:
+            return known
+        if len(self.tree) >= self.limit:
+            return None
+        # The pending token is right for sure, so a probe under it is worth its price and one further down the same.
+        node = self.tree.add(token, parent, Role.PROBE, confidence=price if parent == 0 else 1.0)
+        self._index[parent, token] = node
+        return node
+
+    def probes(self, tokens: Iterable[int], parent: int, price: float) -> int | None:
+        """A chain of probes; returns its last node (`parent` if it is empty), None if the tree got full."""
+        node = parent
+        for token in tokens:
+            below = self.probe(token, node, price)
+            if below is None:
+                return None
+            node = below
+        return node
+
+
+class Scored:
+    """One row of a forward pass, by what its nodes see. The tree may be a trimmed one."""
+
+    def __init__(self, tree: TokenTree, scores: Scores, verdict: Verdict, b: int, row: Row) -> None:
+        """Row `b` of the batch."""
+        count = int(tree.counts[b])
+        self.row = row
+        self.tokens: list[int] = tree.tokens[b, :count].tolist()
+        self.best: list[int] = scores.argmax[b, :count].tolist()
+        """The target's argmax after each node."""
+        self.probes = int((tree.roles[b] == Role.PROBE).sum())
+        self._scores, self._b = scores, b
+        self.path = verdict.rows[b].path
+        self.committed = verdict.tokens(tree, b)
+        parents = tree.parents[b, :count].tolist()
+        self._index = {(parents[node], self.tokens[node]): node for node in range(count - 1, 0, -1)}
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """[nodes, V] the target's logits at each node."""
+        return self._scores.host[self._scores.index[self._b, : len(self.tokens)]]
+
+    def find(self, parent: int, token: int) -> int | None:
+        """The node that scored this token under this parent."""
+        return self._index.get((parent, token))
+
+    def follow(self, tokens: Iterable[int], parent: int) -> int | None:
+        """The last node of a chain that was scored under `parent` (`parent` itself if the chain is empty)."""
+        node = parent
+        for token in tokens:
+            below = self._index.get((node, token))
+            if below is None:
+                return None
+            node = below
+        return node
+
+
+@dataclass
+class Memory:
+    """What a drafter knows of one request; each drafter adds its own."""
+
+    acceptance: Acceptance
+    returns: Returns = field(default_factory=Returns, init=False)
+    offered: list[Offer] = field(default_factory=list, init=False)
+    """Candidates of the last tree."""
+
+
+M = TypeVar("M", bound=Memory)
+
+
+@dataclass
+class Growing(ABC, Generic[M]):
+    """A drafter with a memory M for each request. A subclass is one rule: what to send, and what to learn from it."""
+
+    shared_pool: bool = False
+    """Keep the pool from one request to the next (reports then say "warm"); everything else is forgotten."""
+    _memories: dict[int, M] = field(default_factory=dict, init=False, repr=False)
+    hidden_layers: ClassVar[tuple[int, ...]] = ()
+
+    @property
+    def shares_state(self) -> bool:
+        """Whether anything survives from one request to the next."""
+        return self.shared_pool
+
+    def start(self, target: Target, draft: Target | None = None) -> None:
+        """Fits every target."""
+
+    def admit(self, rows: Sequence[Row]) -> None:
+        """A new memory for each of these requests."""
+        for row in rows:
+            self._memories[row.id] = self._remember(row)
+
+    def release(self, rows: Sequence[Row]) -> None:
+        """Forget these requests."""
+        for row in rows:
+            self._memories.pop(row.id, None)
+
+    def propose(self, state: State, nodes: Sequence[int]) -> TokenTree:
+        """Candidates and probes of each row, at most `nodes[b]` nodes with the pending token."""
+        return TokenTree.stack(
+            [self._propose(row, limit) for row, limit in zip(state.rows, nodes, strict=True)]
+        )
+
+    def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
+        """Learn from every row that goes on; prefill is not read, its text is in the request."""
+        for b, row in enumerate(state.rows):
+            if verdict.rows[b].bonus < 0 or row.finish_reason is not None:
+                continue
+            memory, scored = self._memories[row.id], Scored(tree, scores, verdict, b, row)
+            right = memory.acceptance.observe(memory.offered, scored.committed)[: len(scored.path) - 1]
+            memory.returns.observe(sum(offer.kind % 2 == 0 for offer in right), scored.probes)
+            self._learn(memory, scored)
+
+    def growing(self, row: Row) -> list[Trie]:
+        """What grows for a request that was admitted: one trie for each seed, branch or column, for inspection."""
+        return self._grows(self._memories[row.id])
+
+    def _propose(self, row: Row, limit: int) -> RowTree:
+        memory = self._memories[row.id]
+        memory.offered = []
+        return self._draft(memory, row, limit) if limit > 1 else RowTree.under(row.pending)
+
+    @abstractmethod
+    def _remember(self, row: Row) -> M:
+        """The memory of a new request."""
+
+    @abstractmethod
+    def _draft(self, memory: M, row: Row, limit: int) -> RowTree:
+        """The row's tree of at most `limit` nodes, 2 or more; its candidates go to `memory.offered`."""
+
+    @abstractmethod
+    def _learn(self, memory: M, scored: Scored) -> None:
+        """What a forward pass told; the row's tokens are committed already."""
+
+    @abstractmethod
+    def _grows(self, memory: M) -> list[Trie]:
+        """The tries of `growing`."""
+
+
+def prompt_chains(row: Row, lengths: tuple[int, int], count: int, *, step: int = 0) -> list[list[int]]:
+    """`count` random stretches of the prompt, of lengths[0] to lengths[1] tokens, without end tokens.
+
+    Numbers from the request's own seed, so the same seed gives the same stretches. A stretch ends early at an end
+    token or at the end of the prompt. Empty if the prompt holds nothing but end tokens.
+    """
+    prompt = row.prompt.tolist()
+    starts = [at for at, token in enumerate(prompt) if token not in row.end_ids]
+    if not starts:
+        return []
+    u = noise.uniforms(row.sampling.seed, row.sample, 0, 2 * count, stream=noise.Stream.SEEDS, step=step)
+    chains = []
+    for place, stretch in u.reshape(count, 2).tolist():
+        at = starts[int(place * len(starts))]
+        chain: list[int] = []
+        for token in prompt[at : at + lengths[0] + int(stretch * (lengths[1] - lengths[0] + 1))]:
+            if token in row.end_ids:
+                break
+            chain.append(token)
+        chains.append(chain)
+    return chains

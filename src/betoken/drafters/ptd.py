@@ -1,0 +1,248 @@
+"""PTD: the draft tree grows inside the target's own forward pass (arXiv 2607.10661).
+
+Seeds form a chain under the pending token, each with a subtree. All of them ride the verification forward as probes:
+a node's argmax becomes its child, a tree that has grown deep enough is harvested into a pool keyed by the tokens
+before, and the pool's entry for the last committed token is the next candidate tree.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, NamedTuple
+
+from betoken.drafters.growth import Draft, Growing, Memory, Scored, prompt_chains
+from betoken.drafters.offers import Acceptance, offers, split
+from betoken.drafters.pool import Key, SubtreePool, Trie, levels, size
+from betoken.errors import InputError
+from betoken.state import Row
+from betoken.tree import RowTree
+
+
+class Shape(NamedTuple):
+    """Size of the growing tree."""
+
+    seeds: int
+    width: int
+    depth: int
+
+    @property
+    def nodes(self) -> int:
+        """Most probes of a forward pass: every node gets one child a step until it has `width`."""
+        return self.seeds * _grown(self.width, self.depth - 1)
+
+
+@cache
+def _grown(width: int, steps: int) -> int:
+    return 1 + sum(_grown(width, steps - 1 - child) for child in range(min(width, steps)))
+
+
+class _Preset(NamedTuple):
+    seeds: int
+    width: int
+    depth: int
+    pool_nodes: int
+    candidates: int
+    text: bool
+    context: int
+
+
+_PRESETS = {"paper": _Preset(4, 4, 6, 60, 60, False, 1), "auto": _Preset(4, 2, 4, 60, 24, True, 2)}
+_SHAPES = [
+    Shape(*shape) for shape in ((4, 4, 6), (4, 2, 6), (4, 4, 4), (3, 2, 4), (2, 2, 4), (2, 1, 4), (1, 1, 4))
+]
+_PRIORS = (0.25, 0.3, 0.5, 0.65)
+"""By kind of candidate, 2 * (tokens of the key - 1) + (1 if read from the text, 0 if grown)."""
+
+
+@dataclass
+class _Memory(Memory):
+    pool: SubtreePool
+    text: SubtreePool
+    seeds: list[tuple[int, Trie]]
+    shape: Shape
+    read: int = 0
+    """Tokens of the row that the text pool has taken in."""
+
+
+@dataclass
+class PTD(Growing[_Memory]):
+    """Progressive tree drafting. A setting that is none is the preset's."""
+
+    preset: Literal["auto", "paper"] = "auto"
+    """`paper`: the published rule and size. `auto`: a smaller tree, and a pool that also reads the request's text."""
+    seeds: int | None = None
+    """Most seeds in the chain."""
+    width: int | None = None
+    """Most children of a growing node."""
+    depth: int | None = None
+    """Levels of a seed's tree, the seed counted, at which it is harvested."""
+    pool_nodes: int | None = None
+    """Most pool nodes under one key."""
+    candidates: int | None = None
+    """Most candidates a step."""
+    growth: int | None = None
+    """Most new nodes a step; none is one for each node scored."""
+    text: bool | None = None
+    """Whether the pool also reads the prompt and the committed tokens."""
+    context: int | None = None
+    """Most tokens of a pool key."""
+    name = "ptd"
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a setting that leaves nothing to grow."""
+        base = _PRESETS[self.preset]
+        given = {key: getattr(self, key) for key in base._fields}
+        own = base._replace(**{key: value for key, value in given.items() if value is not None})
+        for key, value in own._asdict().items():
+            if value < (0 if key in ("text", "candidates") else 1):
+                raise InputError(f"ptd: {key} must be at least 1, not {value}")
+        if own.context > 2:
+            raise InputError(f"ptd: context must be 1 or 2, not {own.context}")
+        self._own, self._full = own, Shape(own.seeds, own.width, own.depth)
+        fitting = [s for s in _SHAPES if all(a <= b for a, b in zip(s, self._full, strict=True))]
+        self._shapes = [self._full, *fitting]
+        self._shared = self._pools()
+
+    def _pools(self) -> tuple[SubtreePool, SubtreePool]:
+        nodes, refresh = self._own.pool_nodes, self.preset != "paper"
+        return SubtreePool(nodes, refresh=refresh), SubtreePool(nodes, refresh=True)
+
+    def _remember(self, row: Row) -> _Memory:
+        pool, text = self._shared if self.shared_pool else self._pools()
+        return _Memory(Acceptance(_PRIORS), pool, text, self._start_seeds(row), self._full)
+
+    def _start_seeds(self, row: Row) -> list[tuple[int, Trie]]:
+        chains = prompt_chains(row, (1, 2), min(2, self._own.seeds), step=row.steps)
+        return [(chain[0], {token: {} for token in chain[1:]}) for chain in chains]
+
+    def _grows(self, memory: _Memory) -> list[Trie]:
+        return [{token: trie} for token, trie in memory.seeds]
+
+    def _keys(self, tokens: list[int]) -> list[Key]:
+        """Pool keys of what follows these tokens, the longest first."""
+        return [tuple(tokens[-length:]) for length in range(min(self._own.context, len(tokens)), 0, -1)]
+
+    def _fit(self, nodes: int) -> Shape:
+        """The largest shape of at most this many probes."""
+        for shape in self._shapes:
+            if shape.nodes <= nodes:
+                return shape
+        return Shape(1, 1, max(1, min(nodes, self._own.depth)))
+
+    def _draft(self, memory: _Memory, row: Row, limit: int) -> RowTree:
+        if self._own.text and memory.read < len(row.tokens):
+            memory.text.read(row.tokens, memory.read, self._own.depth, self._own.context, row.end_ids)
+            memory.read = len(row.tokens)
+        sources = []
+        for key in self._keys(row.tokens[-2:]):
+            kind = 2 * len(key) - 2
+            sources += [(kind + 1, memory.text.get(key)), (kind, memory.pool.get(key))]
+        ranked = offers(sources, memory.acceptance, min(self._own.candidates, limit - 1))
+        price = memory.returns.price
+        _, room = split(ranked, self._full.nodes, limit - 1, price)
+        memory.shape = self._fit(room)
+        growing = sum(1 + size(trie) for _, trie in memory.seeds)
+        memory.offered = ranked[: max(0, limit - 1 - min(growing, room))]
+        draft = Draft(row.pending, limit)
+        draft.offer(memory.offered)
+        if room > 0:
+            _plant(draft, memory, price)
+        return draft.tree
+
+    def _learn(self, memory: _Memory, scored: Scored) -> None:
+        before = scored.row.tokens[: -len(scored.committed)]
+        for key in self._keys(before[-2:]):
+            memory.pool.merge(key, _verified(memory.pool.get(key), 0, scored))
+        self._tend(memory, scored, before[-1])
+        if not memory.seeds:
+            memory.seeds = self._start_seeds(scored.row)
+
+    def _tend(self, memory: _Memory, scored: Scored, above: int) -> None:
+        """Harvest, grow, start a new seed, promote: in this order."""
+        node, reached = 0, 0
+        left = [len(scored.tokens) if self.growth is None else self.growth]
+        for token, trie in memory.seeds:
+            at = scored.find(node, token)
+            if at is None:
+                break
+            if levels(trie) + 1 >= memory.shape.depth:
+                self._harvest(memory.pool, scored, above, token, trie, at)
+            _grow(trie, at, scored, memory.shape.width, left)
+            node, above, reached = at, token, reached + 1
+        if (
+            0 < reached == len(memory.seeds) < memory.shape.seeds
+            and scored.best[node] not in scored.row.end_ids
+        ):
+            memory.seeds.append((scored.best[node], memory.seeds[-1][1].pop(scored.best[node], {})))
+        for seed in memory.seeds[:reached]:
+            if levels(seed[1]) >= memory.shape.depth:
+                _promote(memory.seeds, seed)
+
+    def _harvest(
+        self, pool: SubtreePool, scored: Scored, above: int, token: int, trie: Trie, node: int
+    ) -> Trie:
+        """Merge what grew under each node, with the fresh argmaxes, into the pool under that node's token."""
+        grown: Trie = {}
+        for child, below in trie.items():
+            at = scored.find(node, child)
+            grown[child] = {} if at is None else self._harvest(pool, scored, token, child, below, at)
+        if scored.best[node] not in scored.row.end_ids:
+            grown.setdefault(scored.best[node], {})
+        for key in self._keys([above, token]):
+            pool.merge(key, grown)
+        return grown
+
+
+def _plant(draft: Draft, memory: _Memory, price: float) -> None:
+    """Add the seeds as a chain of probes and their subtrees level by level, as far as the shape and the budget go."""
+    queue: deque[tuple[int, int, Trie]] = deque()
+    top = 0
+    for token, trie in memory.seeds[: memory.shape.seeds]:
+        if (below := draft.probe(token, top, price)) is None:
+            return
+        queue.append((1, below, trie))
+        top = below
+    while queue:
+        level, node, trie = queue.popleft()
+        if level == memory.shape.depth:
+            continue
+        for token in list(trie)[: memory.shape.width]:
+            if (child := draft.probe(token, node, price)) is None:
+                return
+            queue.append((level + 1, child, trie[token]))
+
+
+def _grow(trie: Trie, node: int, scored: Scored, width: int, left: list[int]) -> None:
+    """Give every scored node its argmax as a child, if that is new, no end token, and there is room."""
+    for token, below in list(trie.items()):
+        if (at := scored.find(node, token)) is not None:
+            _grow(below, at, scored, width, left)
+    best = scored.best[node]
+    if best not in trie and best not in scored.row.end_ids and len(trie) < width and left[0] > 0:
+        trie[best] = {}
+        left[0] -= 1
+
+
+def _promote(seeds: list[tuple[int, Trie]], seed: tuple[int, Trie]) -> None:
+    """Replace a seed by its earliest child that equals no seed, at the end of the chain."""
+    taken = {token for token, _ in seeds}
+    at = next(index for index, other in enumerate(seeds) if other is seed)
+    del seeds[at]
+    for token, below in seed[1].items():
+        if token not in taken:
+            seeds.append((token, below))
+            break
+
+
+def _verified(trie: Trie, node: int, scored: Scored) -> Trie:
+    """The scored part of a pool trie with the target's argmax under each of its nodes."""
+    out = {
+        token: _verified(below, at, scored)
+        for token, below in trie.items()
+        if (at := scored.find(node, token)) is not None
+    }
+    if scored.best[node] not in scored.row.end_ids:
+        out.setdefault(scored.best[node], {})
+    return out

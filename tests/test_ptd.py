@@ -1,0 +1,304 @@
+"""PTD: the rules of the paper on traces worked by hand, and the promises of every drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from betoken.decode import Request
+from betoken.drafters.growth import prompt_chains
+from betoken.drafters.offers import Acceptance, Offer, Returns, offers, split
+from betoken.drafters.pool import SubtreePool, Trie, chain, levels, merge, size
+from betoken.drafters.ptd import PTD, Shape
+from betoken.errors import InputError
+from betoken.state import StopSettings
+from betoken.testing import ToyTarget, check_drafter, plain_tokens
+from betoken.tree import Role
+from growing_toys import Ruled, Stepper, ragged_requests, run_batch, trie_of
+
+
+def alternating(text: Sequence[int]) -> int:
+    """+1 after an even number of tokens, +10 after an odd one."""
+    return (text[-1] + (1 if len(text) % 2 == 0 else 10)) % 100
+
+
+def test_seeds_grow_harvest_and_promote_as_worked_by_hand() -> None:
+    """Four steps of a 4-seed, width-2, depth-4 draft under a rule that alternates with the position."""
+    drafter = PTD(preset="paper", seeds=4, width=2, depth=4)
+    run = Stepper(Ruled(alternating), drafter, [50])
+    pool = drafter._memories[run.row.id].pool
+    assert drafter.growing(run.row) == [{50: {}}, {50: {}}]  # the prompt has one token: two seeds of it
+
+    tree = run.step()  # pending 50 at position 0 -> 60; the seeds see 2 and 3 tokens -> 51, 60
+    assert tree.tokens[0].tolist() == [50, 50, 50]
+    assert tree.parents[0].tolist() == [-1, 0, 1]
+    assert drafter.growing(run.row) == [
+        {50: {51: {}}},
+        {50: {}},
+        {60: {}},
+    ]  # 60 moved to the end of the chain
+
+    tree = run.step()  # pending 60 -> 61
+    assert trie_of(tree, Role.PROBE) == {50: {50: {60: {}}, 51: {}}}
+    assert drafter.growing(run.row) == [{50: {51: {52: {}}, 60: {}}}, {50: {51: {}}}, {60: {}}, {70: {}}]
+
+    run.step()  # pending 61 -> 71
+    assert drafter.growing(run.row) == [
+        {50: {51: {52: {53: {}}, 61: {}}, 60: {70: {}}}},
+        {50: {51: {52: {}}, 60: {}}},
+        {60: {61: {}}},
+        {70: {80: {}}},
+    ]
+    assert pool.get((52,)) == {}  # three levels: no harvest yet
+
+    tree = run.step()  # pending 71 -> 72: the first tree has four levels
+    positions = tree.positions(np.array([3]))[0].tolist()
+    assert positions[:5] == [3, 4, 5, 6, 7]  # the pending token, then seed i at pending + 1 + i
+    at = {tuple(tree.tokens[0, tree.path(0, node)].tolist()): node for node in range(tree.width)}
+    assert positions[at[71, 50, 51, 52]] == 6  # pending + depth + seed index
+    assert positions[at[71, 50, 50, 60, 61]] == 7
+    assert pool.get((51,)) == {52: {53: {54: {}}, 62: {}}, 61: {71: {}}}
+    assert pool.get((52,)) == {53: {54: {}}, 62: {}}
+    assert pool.get((53,)) == {54: {}}
+    assert pool.get((70,)) == {80: {}}
+    below_50 = {51: {52: {53: {54: {}}, 62: {}}, 61: {71: {}}}, 60: {70: {80: {}}, 61: {}}}
+    assert pool.get((50,)) == below_50
+    assert list(pool.get((50,))) == [60, 51]  # 60 was there first: the target said it after the pending 50
+    assert drafter.growing(run.row)[-1] == {51: below_50[51]}  # promoted, with its descendants, at the end
+    assert [next(iter(trie)) for trie in drafter.growing(run.row)] == [50, 60, 70, 51]
+
+
+def test_harvest_at_six_levels_and_promotion_at_six_hops() -> None:
+    """One seed, always +1: it gains a level a step, is harvested with 6 levels scored and promoted with 7 grown."""
+    rule = lambda text: text[-1] + 1 if text[-1] < 40 else 90 + (text[-1] + 1) % 5  # noqa: E731
+    drafter = PTD(preset="paper", seeds=1)
+    seed = next(
+        s
+        for s in range(100)
+        if _first_seed(Stepper(Ruled(rule), PTD(preset="paper", seeds=1), [10, 90], seed=s)) == {10: {}}
+    )
+    run = Stepper(Ruled(rule), drafter, [10, 90], seed=seed)
+    pool = drafter._memories[run.row.id].pool
+    for step in range(5):
+        assert levels(drafter.growing(run.row)[0]) == step + 1
+        run.step()
+        assert pool.get((10,)) == {}
+    assert drafter.growing(run.row) == [chain([10, 11, 12, 13, 14, 15])]
+    run.step()
+    assert pool.get((10,)) == chain([11, 12, 13, 14, 15, 16])
+    assert pool.get((14,)) == chain([15, 16])
+    assert drafter.growing(run.row) == [chain([11, 12, 13, 14, 15, 16])]  # promoted: 6 levels again
+    run.step()
+    assert pool.get((11,)) == chain([12, 13, 14, 15, 16, 17])  # so it is harvested in the very next step
+
+
+def _first_seed(run: Stepper) -> Trie:
+    drafter = run.decoder.drafter
+    assert isinstance(drafter, PTD)
+    return drafter.growing(run.row)[0]
+
+
+def test_a_seed_without_a_child_that_is_no_seed_just_goes() -> None:
+    """Depth 1: after one growth {5: {5}} has one hop, and its only child equals a seed, itself."""
+    drafter = PTD(preset="paper", seeds=1, depth=1)
+    run = Stepper(Ruled(lambda text: 5), drafter, [5])
+    run.step()
+    memory = drafter._memories[run.row.id]
+    assert memory.pool.get((5,)) == {5: {}}
+    assert drafter.growing(run.row) == [{5: {}}]  # the chain was empty, so it starts anew from the prompt
+
+
+def test_candidates_are_the_pool_of_the_last_token_and_grow_with_what_the_target_says() -> None:
+    """A prompt of nothing but an end token seeds nothing: only verified nodes feed the pool."""
+    cycle = {0: 1, 1: 2, 2: 3, 3: 1}
+    run = Stepper(Ruled(lambda text: cycle[text[-1]]), PTD(preset="paper"), [0])
+    seen = []
+    for _ in range(8):
+        pending = run.row.pending
+        tree = run.step()
+        assert (tree.roles[0] != Role.PROBE).all()
+        seen.append((pending, trie_of(tree, Role.CANDIDATE)))
+    assert seen == [
+        (0, {}),
+        (1, {}),
+        (2, {}),
+        (3, {}),
+        (1, {2: {}}),  # accepted, and 3 said after it
+        (3, {1: {}}),
+        (2, {3: {}}),
+        (1, {2: {3: {}}}),
+    ]
+
+
+def test_pool_merges_recursively_and_drops_its_oldest_branch() -> None:
+    pool = SubtreePool(5)
+    pool.merge((7,), {1: {2: {}}})
+    pool.merge((7,), {1: {2: {3: {}}, 4: {}}})
+    assert pool.get((7,)) == {1: {2: {3: {}}, 4: {}}}
+    pool.merge((7,), {9: {}})
+    assert size(pool.get((7,))) == 5
+    pool.merge((7,), {1: {4: {}}, 8: {}})  # six: branch 1 is the oldest, though it came again
+    assert pool.get((7,)) == {9: {}, 8: {}}
+    assert pool.get((1,)) == {}
+
+
+def test_a_refreshing_pool_keeps_the_branch_that_came_again() -> None:
+    pool = SubtreePool(3, refresh=True)
+    for token in (1, 2, 3, 1, 4):
+        pool.merge((7,), {token: {}})
+    assert list(pool.get((7,))) == [3, 1, 4]
+
+
+def test_reading_a_text_in_two_parts_is_reading_it_at_once() -> None:
+    text, end = [1, 2, 3, 0, 1, 2, 4, 5], frozenset([0])
+    whole, parts = SubtreePool(60, refresh=True), SubtreePool(60, refresh=True)
+    whole.read(text, 0, 3, 2, end)
+    parts.read(text[:5], 0, 3, 2, end)
+    parts.read(text, 5, 3, 2, end)
+    for key in [(1,), (2,), (1, 2), (2, 3), (0, 1), (4,)]:
+        assert whole.get(key) == parts.get(key)
+    assert whole.get((1,)) == {2: {3: {}, 4: {5: {}}}}
+    assert whole.get((2,)) == {3: {}, 4: {5: {}}}  # nothing follows the end token 0
+    assert whole.get((1, 2)) == {3: {}, 4: {5: {}}}
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8))
+def test_merge_holds_exactly_the_prefixes_of_what_was_merged(paths: list[list[int]]) -> None:
+    trie: Trie = {}
+    added = sum(merge(trie, chain(path)) for path in paths)
+    prefixes = {tuple(path[: n + 1]) for path in paths for n in range(len(path))}
+    assert added == size(trie) == len(prefixes)
+    assert levels(trie) == max((len(path) for path in paths), default=0)
+
+
+def test_end_tokens_never_grow_nor_seed() -> None:
+    """The rule says 0, an end token, after every multiple of 3."""
+    rule = lambda text: 0 if text[-1] % 3 == 0 else (text[-1] + len(text)) % 20 + 1  # noqa: E731
+    drafter = PTD(preset="auto", depth=3)
+    run = Stepper(Ruled(rule), drafter, [4, 0, 8, 0, 3, 5])
+    run.row.end_ids = frozenset([0, 20])
+    for _ in range(30):
+        if run.row.finish_reason is not None:
+            break
+        tree = run.step()
+        assert not {0, 20} & set(tree.tokens[0, 1 : tree.counts[0]].tolist())
+        assert not any({0, 20} & _tokens(trie) for trie in drafter.growing(run.row))
+
+
+def _tokens(trie: Trie) -> set[int]:
+    return set(trie).union(*(_tokens(below) for below in trie.values()))
+
+
+@pytest.mark.parametrize(
+    ("shape", "nodes"), [((4, 4, 6), 124), ((4, 2, 6), 80), ((4, 4, 4), 32), ((2, 2, 4), 14), ((1, 1, 1), 1)]
+)
+def test_published_sizes(shape: tuple[int, int, int], nodes: int) -> None:
+    """The sizes that the paper's settings reach."""
+    assert Shape(*shape).nodes == nodes
+
+
+def test_offers_are_the_best_reachable_ones_and_parents_come_first() -> None:
+    """Brute force: the reach of every node of the union, and the largest of them."""
+    acceptance = Acceptance((0.4, 0.6))
+    old, new = {1: {2: {3: {}}}, 4: {}}, {4: {5: {}}, 6: {1: {}}}
+    got = offers([(1, new), (0, old)], acceptance, 4)
+    everything = offers([(1, new), (0, old)], acceptance, 100)
+    assert len(everything) == 7  # 1 2 3, 4 5, 6 1: token 4 is one node
+    assert got == everything[:4]
+    assert [one.reach for one in everything] == sorted((one.reach for one in everything), reverse=True)
+    for index, one in enumerate(everything):
+        assert one.parent <= index
+        above = everything[one.parent - 1].reach if one.parent else 1.0
+        assert one.reach == pytest.approx(above * acceptance.rate(one.kind, one.depth, one.rank))
+    assert {one.token: one.kind for one in everything if one.depth == 0} == {6: 1, 4: 1, 1: 0}
+
+
+def test_acceptance_learns_from_the_committed_tokens() -> None:
+    acceptance = Acceptance((0.5,))
+    offered = [Offer(7, 0, 0, 0, 0, 0.5, 0.5), Offer(8, 0, 0, 0, 1, 0.2, 0.2), Offer(9, 2, 0, 1, 0, 0.5, 0.1)]
+    before = [acceptance.rate(0, 0, 0), acceptance.rate(0, 0, 1), acceptance.rate(0, 1, 0)]
+    right = acceptance.observe(offered, [8, 3])
+    assert right == [offered[1]]
+    assert acceptance.rate(0, 0, 0) == pytest.approx(before[0] * 4 / 5)
+    assert acceptance.rate(0, 0, 1) == pytest.approx((before[1] * 4 + 1) / 5)
+    assert acceptance.rate(0, 1, 0) == pytest.approx(before[2] * 4 / 5)  # its parent was right, it was not
+
+
+def test_a_budget_goes_to_likely_candidates_then_probes_then_the_rest() -> None:
+    ranked = [Offer(1, 0, 0, 0, 0, p, p) for p in (0.5, 0.3, 0.03, 0.02)]
+    assert split(ranked, 10, 8, 0.05) == (2, 6)
+    assert split(ranked, 3, 8, 0.05) == (4, 3)
+    assert split(ranked, 10, 1, 0.05) == (1, 0)
+    assert split(ranked, 10, 3, 0.9) == (0, 3)
+
+
+def test_probes_that_earn_nothing_get_cheap_and_recover() -> None:
+    returns = Returns()
+    start = returns.price
+    for _ in range(100):
+        returns.observe(0, 10)
+    assert returns.price < start / 4
+    for _ in range(1000):
+        returns.observe(0, 0)
+    assert returns.price == pytest.approx(start, rel=0.01)
+    for _ in range(100):
+        returns.observe(5, 10)
+    assert returns.price > 0.3
+
+
+@pytest.mark.parametrize("preset", ["auto", "paper"])
+@settings(max_examples=12, deadline=None)
+@given(most=st.integers(1, 40), seed=st.integers(0, 1000))
+def test_a_ragged_batch_with_jumping_budgets_is_plain_decoding(preset: str, most: int, seed: int) -> None:
+    target = ToyTarget(12, seed=seed)
+    requests = ragged_requests()
+    got, trees = run_batch(PTD(preset=preset), target, requests, most, seed)  # type: ignore[arg-type]
+    assert got == [plain_tokens(target, request) for request in requests]
+    assert max(int(tree.counts.max()) for tree in trees) <= most
+
+
+def test_same_seed_same_trees_and_another_seed_others() -> None:
+    prompt = list(range(1, 12))
+
+    def trees(seed: int) -> list[list[int]]:
+        run = Stepper(ToyTarget(12, seed=4), PTD(), prompt, nodes=16, seed=seed)
+        return [run.step().tokens[0].tolist() for _ in range(6)]
+
+    assert trees(1) == trees(1)
+    assert trees(1) != trees(2)
+
+
+def test_nothing_survives_a_request_unless_the_pool_is_shared() -> None:
+    target = ToyTarget(12, seed=4)
+    request = Request([1, 2, 3, 4, 5], stop=StopSettings(max_new_tokens=30, ignore_eos=True))
+    for drafter, same in ((PTD(), True), (PTD(shared_pool=True), False)):
+        _, first = run_batch(drafter, target, [request], 20)
+        _, second = run_batch(drafter, target, [request], 20)
+        told = [[tree.tokens.tolist() for tree in run] for run in (first, second)]
+        assert (told[0] == told[1]) is same
+        assert drafter.shares_state is not same
+        assert drafter._memories == {}
+
+
+def test_prompt_chains_stop_at_end_tokens_and_stay_in_the_prompt() -> None:
+    run = Stepper(ToyTarget(12), PTD(), [3, 0, 4, 5, 0, 6])
+    chains = prompt_chains(run.row, (1, 2), 200)
+    assert {tuple(one) for one in chains} == {(3,), (4,), (4, 5), (5,), (6,)}
+    assert prompt_chains(run.row, (1, 2), 200) == chains
+    assert prompt_chains(run.row, (1, 2), 200, step=1) != chains
+
+
+def test_wrong_settings_are_refused_with_a_reason() -> None:
+    with pytest.raises(InputError, match="seeds must be at least 1"):
+        PTD(seeds=0)
+    with pytest.raises(InputError, match="context must be 1 or 2"):
+        PTD(context=3)
+
+
+@pytest.mark.parametrize("preset", ["auto", "paper"])
+def test_conformance(preset: str) -> None:
+    check_drafter(lambda: PTD(preset=preset), max_nodes=12)  # type: ignore[arg-type]
