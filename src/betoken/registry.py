@@ -70,7 +70,8 @@ def _parsed(name: str, value: object, hint: Any) -> object:
 
 def _as(value: object, hint: Any) -> tuple[bool, object]:
     if get_origin(hint) is Literal:
-        return (value in get_args(hint)), value
+        fitting = [one for one in get_args(hint) if value == one or value == str(one)]
+        return bool(fitting), fitting[0] if fitting else value
     if hint is bool:
         texts = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
         return (True, value) if isinstance(value, bool) else (value in texts, texts.get(str(value)))

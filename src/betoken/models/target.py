@@ -49,6 +49,12 @@ class Scores:
             raise BetokenError(f"the logits of node {node} of row {row} were not wanted, so they were not computed")
         return self.host[at]
 
+    def at(self, rows: NDArray[np.int64], nodes: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[K] logits of K (row, node, token) triples, [K] each, of wanted nodes; only they leave the device."""
+        flat = torch.from_numpy(self.index[rows, nodes]).to(self._logits.device)
+        found = self._logits[flat, torch.from_numpy(tokens).to(self._logits.device)]
+        return np.asarray(found.detach().to("cpu", torch.float32).numpy(), dtype=np.float64)
+
     @cached_property
     def argmax(self) -> NDArray[np.int64]:
         """[B, N] first maximum of each wanted node, -1 elsewhere."""

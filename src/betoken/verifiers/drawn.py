@@ -88,13 +88,15 @@ def judge(tree: TokenTree, scores: Scores, state: State, rule: Rule) -> Verdict:
     """The verdict of a rule for each row; greedy rows follow the argmax."""
     return Verdict(
         tuple(
-            follow(tree, scores, row, b) if row.sampling.greedy else _draw(tree, scores, row, b, rule)
+            follow(tree, scores, row, b) if row.sampling.greedy else sample(tree, scores, row, b, rule)
             for b, row in enumerate(state.rows)
         )
     )
 
 
-def _draw(tree: TokenTree, scores: Scores, row: Row, b: int, rule: Rule) -> RowVerdict:
+def sample(tree: TokenTree, scores: Scores, row: Row, b: int, rule: Rule) -> RowVerdict:
+    """The verdict of a rule for one row that samples."""
+
     def target(node: int) -> Law:
         drafted = [int(tree.tokens[b, above]) for above in tree.path(b, node)[1:]]
         return sampling.law(sampling.adjust(scores.logits(b, node), row, drafted), row.sampling)
