@@ -45,13 +45,15 @@ class CountingTarget(ToyTarget):
 class ToyLoader:
     """Loads the same toy again and again, and counts how often."""
 
-    def __init__(self, target: type[ToyTarget] = CountingTarget) -> None:
+    def __init__(self, target: type[ToyTarget] = CountingTarget, costs: Path | None = None) -> None:
         self.loads = 0
-        self.kind = target
+        self.kind, self.costs = target, costs
 
     def __call__(self, spec: ModelSpec) -> Subject:
         self.loads += 1
-        return Subject(self.kind(VOCABULARY, order=2, seed=30, sharpness=3.0, context=2000), ToyCodec())
+        return Subject(
+            self.kind(VOCABULARY, order=2, seed=30, sharpness=3.0, context=2000), ToyCodec(), None, self.costs
+        )
 
 
 def write_suite(folder: Path, name: str = "toy", categories: Mapping[str, int] | None = None) -> Path:

@@ -70,7 +70,7 @@ def test_a_record_adds_up(tmp_path: Path) -> None:
         assert row["acceptance_length"] == pytest.approx(len(new) / row["forwards"])
         assert record["decode_s"] + record["prefill_s"] == pytest.approx(record["total_s"])
         spent = record["draft_s"] + record["target_s"] + record["verify_s"]
-        assert 0.5 * record["decode_s"] < spent <= record["decode_s"]
+        assert 0 < spent <= record["decode_s"]
         assert record["outside_s"] == pytest.approx(record["decode_s"] - record["target_s"])
         assert 0 < record["token_p50_s"] <= record["token_p95_s"] <= record["decode_s"]
         assert record["prefill_s"] < record["first_token_s"] <= record["total_s"]
@@ -110,13 +110,21 @@ def test_a_repeated_prompt_costs_the_same_work_again(method: str) -> None:
     assert subject.target.trials[0] >= len(prompt) + 49
 
 
-def test_repeats_in_a_run_are_cold_too(tmp_path: Path) -> None:
-    records = runner.run_bench(make_settings(tmp_path, repeats=3), ToyLoader(), tmp_path / "out.jsonl")
-    work: dict[Any, set[Any]] = {}
-    for record in records:
-        row = record["rows"][0]
-        work.setdefault((record["method"], row["question"]), set()).add((row["forwards"], row["nodes_per_forward"]))
-    assert len(work) == 12 and all(len(seen) == 1 for seen in work.values())
+def test_repeats_in_a_run_are_cold_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+
+    def spy(decoder: Any, requests: Any) -> Any:
+        before = decoder.target.nodes
+        record = measure(decoder, requests)
+        key = (decoder.drafter.name, tuple(requests[0].prompt))
+        scored.setdefault(key, []).append(decoder.target.nodes - before)
+        return record
+
+    monkeypatch.setattr(runner, "measure", spy)
+    runner.run_bench(make_settings(tmp_path, repeats=3), ToyLoader(), tmp_path / "out.jsonl")
+    repeated = [nodes for nodes in scored.values() if len(nodes) == 3]
+    assert len(repeated) == 12 and len(scored) == 12 + 3, "three warm-ups, and four questions three ways"
+    assert all(len(set(nodes)) == 1 for nodes in repeated)
 
 
 def test_the_warm_up_is_not_recorded_and_is_no_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,7 +449,7 @@ def test_several_models_come_from_one_toml_file(tmp_path: Path) -> None:
     [
         ("per_category", "per_categorie", "unknown key 'per_categorie'"),
         ("nodes = 3", "node = 3", r"\[\[drafter\]\]: unknown key 'node'"),
-        ("nodes = 3", "nodes = 0", "nodes must be a whole number, at least 1"),
+        ("nodes = 3", "nodes = 0", "nodes must be auto or a whole number, at least 1"),
         ("max_draft", "max_drafts", "suffix has no setting 'max_drafts' .did you mean 'max_draft'"),
         ('dtype = "float32"', "dtype = 3", r"\[\[model\]\]: dtype must be str | None, not 3"),
         ('dtype = "float32"', "", "models: name at least one, and none twice"),
@@ -467,7 +475,7 @@ def test_a_bad_toml_file_is_told(tmp_path: Path, old: str, new: str, told: str) 
         ({"methods": ()}, "name at least one drafter"),
         ({"methods": (Method("x", "nothing"),)}, "unknown drafter 'nothing'"),
         ({"methods": (Method("x", "suffix", verifier="maybe"),)}, "unknown verifier 'maybe'"),
-        ({"methods": (Method("x", "suffix", nodes="many"),)}, "nodes must be"),
+        ({"methods": (Method("x", "suffix", nodes="many"),)}, "nodes must be auto or"),
         ({"methods": (Method("none", "suffix"),)}, "plain decoding"),
         ({"batches": (0,)}, "at least 1"),
         ({"repeats": 0}, "at least 1"),
@@ -484,6 +492,14 @@ def test_a_bad_toml_file_is_told(tmp_path: Path, old: str, new: str, told: str) 
 def test_bad_settings_are_refused_before_anything_is_loaded(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         make_settings(tmp_path, **changes)
+
+
+def test_nodes_auto_needs_a_place_for_what_it_measures(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, methods=(Method("suffix", "suffix", nodes="auto"),))
+    with pytest.raises(InputError, match="name a node count"):
+        runner.run_bench(settings, ToyLoader(), tmp_path / "none.jsonl")
+    records = runner.run_bench(settings, ToyLoader(costs=tmp_path / "costs"), tmp_path / "out.jsonl")
+    assert len(records) == 8 and len(list((tmp_path / "costs").iterdir())) == 1
 
 
 def test_drafters_and_their_settings_from_a_command_line() -> None:
@@ -514,8 +530,8 @@ def test_the_plan_does_not_depend_on_what_is_done(tmp_path: Path) -> None:
     assert [trial.key for trial in trials[0]] == [trial.key for trial in trials[1]]
 
 
-def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Any:
-    monkeypatch.setattr("betoken.bench.subject.load_subject", ToyLoader())
+def invoke(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Any:
+    monkeypatch.setattr("betoken.bench.subject.load_subject", ToyLoader(costs=folder))
     app = typer.Typer()
     command.register(app)
     app.callback()(lambda: None)
@@ -525,16 +541,18 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Any:
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, suite = tmp_path / "out.jsonl", write_suite(tmp_path)
     arguments = ("--model", "toy", "--suite", f"{suite}:1", "--max-new-tokens", 9, "--drafters", "suffix", "--out", out)
-    done = invoke(monkeypatch, *arguments, "--set", "suffix.max_draft=3", "--batch", "1,2", "--temperature", "0,0.7")
+    done = invoke(
+        tmp_path, monkeypatch, *arguments, "--set", "suffix.max_draft=3", "--batch", "1,2", "--temperature", "0,0.7"
+    )
     assert done.exit_code == 0 and "| suffix | **" in done.output, done.output
-    refused = invoke(monkeypatch, *arguments)
+    refused = invoke(tmp_path, monkeypatch, *arguments)
     assert isinstance(refused.exception, InputError) and "other settings" in str(refused.exception)
 
     (tmp_path / "README.md").write_text(f"{readme.START}\n{readme.END}\n")
     monkeypatch.chdir(tmp_path)
-    reported = invoke(monkeypatch, "report", out, "--readme")
+    reported = invoke(tmp_path, monkeypatch, "report", out, "--readme")
     assert reported.exit_code == 0 and "| suffix |" in (tmp_path / "README.md").read_text()
-    found = json.loads(invoke(monkeypatch, "report", out, "--json").stdout)
+    found = json.loads(invoke(tmp_path, monkeypatch, "report", out, "--json").stdout)
     assert len(found["lines"]) == 2 * (3 + 2), "all and two categories for batch 1, all and mixed for batch 2"
 
 
@@ -543,7 +561,7 @@ def test_a_config_file_excludes_options(tmp_path: Path, monkeypatch: pytest.Monk
     other = write_suite(tmp_path, "other")
     (tmp_path / "b.toml").write_text(TOML.format(other=other))
     out = tmp_path / "out.jsonl"
-    refused = invoke(monkeypatch, "--config", tmp_path / "b.toml", "--seed", 3, "--out", out)
+    refused = invoke(tmp_path, monkeypatch, "--config", tmp_path / "b.toml", "--seed", 3, "--out", out)
     assert "--seed and --config exclude each other" in str(refused.exception)
-    done = invoke(monkeypatch, "--config", tmp_path / "b.toml", "--out", out)
+    done = invoke(tmp_path, monkeypatch, "--config", tmp_path / "b.toml", "--out", out)
     assert done.exit_code == 0 and "short suffix" in done.output, done.output

@@ -51,7 +51,7 @@ def _plot(report: Report, setting: tuple[str, float, int], folder: Path) -> Path
     _label(axes, categories, _count(lines))
     how = "greedy" if temperature == 0 else f"T = {temperature:g}"
     axes.set_title(f"{model}, {how}, batch {batch}: speed-up over plain decoding", loc="left", fontsize=11)
-    figure.legend(loc="outside lower center", ncols=min(4, len(methods)), frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=min(5, len(methods)), frameon=False, fontsize=9)
     path = folder / (re.sub(r"[^A-Za-z0-9.]+", "-", f"speedup-{model}-T{temperature:g}-batch{batch}") + ".png")
     figure.savefig(path)
     return path
@@ -86,7 +86,7 @@ def _bars(axes: Axes, lines: Sequence[Line], categories: Sequence[str], index: i
 
 
 def _label(axes: Axes, categories: Sequence[str], counts: dict[str, int]) -> None:
-    axes.axvline(1.0, color="#444444", linewidth=0.9, linestyle="--", zorder=0)
+    axes.axvline(1.0, color="#444444", linewidth=0.9, linestyle="--", zorder=3)
     axes.set_yticks(range(len(categories)), [f"{name} (n = {counts[name]})" for name in categories], fontsize=9)
     axes.set_ylim(len(categories) - 0.5, -0.5)
     axes.set_xlabel("tokens a second without prefill, over plain decoding's; median and 95% interval", fontsize=9)

@@ -277,7 +277,7 @@ def _origin(report: Report) -> str:
         machine = last["machine"]
         told.append(
             f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; torch "
-            f"{last['versions']['torch']}; commit {(last['commit'] or 'unknown')[:9]}; {last['date'][:10]}."
+            f"{last['versions']['torch']}; {_short(last['commit'])}; {last['date'][:10]}."
         )
         for name in ("machine", "commit", "versions"):
             if any(one[name] != last[name] for one in sessions):
@@ -285,3 +285,9 @@ def _origin(report: Report) -> str:
     if report.missing:
         told.append(f"Unfinished: {report.missing} measurements have no plain counterpart yet.")
     return " ".join(told)
+
+
+def _short(commit: str | None) -> str:
+    """`commit 0123abcde`, and whether the tree had changes besides."""
+    head, plus, _ = (commit or "unknown").partition("+")
+    return f"commit {head[:9]}{' with changes' if plus else ''}"

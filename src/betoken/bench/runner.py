@@ -93,7 +93,7 @@ def _measured(subject: Subject, trial: Trial, settings: BenchSettings) -> Record
     decoder = trial.method.decoder(subject, len(trial.questions))
     record = measure(decoder, [Request(prompt, sampling, stop) for prompt in prompts])
     for row, question in zip(record["rows"], trial.questions, strict=True):
-        row["question"], row["category"] = question.id, f"{question.suite}/{question.category}"
+        row["question"], row["category"] = question.id, _place(question)
     return {
         **trial.setting._asdict(),
         "method": trial.method.label,
@@ -121,8 +121,13 @@ def _warm_up(subject: Subject, setting: Setting, settings: BenchSettings) -> Non
 
 
 def _category(questions: Sequence[Question]) -> str:
-    names = {f"{question.suite}/{question.category}" for question in questions}
+    names = {_place(question) for question in questions}
     return names.pop() if len(names) == 1 else "mixed"
+
+
+def _place(question: Question) -> str:
+    """`spec_bench/coding`, or the suite alone if it has no categories."""
+    return question.suite if question.suite == question.category else f"{question.suite}/{question.category}"
 
 
 def _key(record: dict[str, Any]) -> tuple[object, ...]:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import PurePath
-from typing import Any, Protocol
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Protocol
 
 from betoken.bench.suites import Question
 from betoken.decode import Decoder
 from betoken.drafters import DRAFTERS
+from betoken.drafters.draft_model import check_vocabularies
 from betoken.errors import InputError
 from betoken.models.target import Target
 from betoken.registry import create
+from betoken.tuning.auto import AutoNodes
+from betoken.tuning.cost import load as load_cost
 from betoken.tuning.nodes import FixedNodes, NodePolicy
 from betoken.verifiers import VERIFIERS, Verifier
+
+if TYPE_CHECKING:
+    from betoken.models.load import Loaded
 
 PLAIN = "none"
 """Label and drafter of plain decoding, which everything is measured against."""
@@ -64,6 +70,8 @@ class Subject:
     target: Target
     codec: Codec
     draft: Target | None = None
+    costs: Path | None = None
+    """Folder where the measured times of this machine are kept, which nodes auto goes by."""
 
     def prompt(self, question: Question, *, raw: bool = False) -> list[int]:
         """Token ids of a question: through the chat template, or as plain text (`raw`, or a model without one)."""
@@ -93,13 +101,14 @@ class Method:
     @classmethod
     def plain(cls) -> Method:
         """Plain decoding, under replay, which serves every temperature."""
-        return cls(PLAIN)
+        return cls(PLAIN, nodes=1)
 
     def check(self) -> None:
         """Raises InputError for unknown names, settings that do not fit, and node counts below 1."""
         create("drafter", DRAFTERS, self.drafter, self.settings)
         create("verifier", VERIFIERS, self.verifier, self.verifier_settings)
-        _policy(self.nodes)
+        if self.nodes != "auto" and (isinstance(self.nodes, bool | str) or self.nodes < 1):
+            raise InputError(f"nodes must be auto or a whole number, at least 1, not {self.nodes!r}")
 
     @property
     def verifying(self) -> Verifier:
@@ -114,17 +123,18 @@ class Method:
         """
         drafter = create("drafter", DRAFTERS, self.drafter, self.settings)
         drafter.start(subject.target, subject.draft)
-        return Decoder(subject.target, drafter, self.verifying, _policy(self.nodes), max_rows=rows)
+        return Decoder(subject.target, drafter, self.verifying, self._policy(subject), max_rows=rows)
 
     def describe(self) -> dict[str, Any]:
         """The method as JSON values."""
         return asdict(self)
 
-
-def _policy(nodes: int | str) -> NodePolicy:
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
-        raise InputError(f"nodes must be a whole number, at least 1, not {nodes!r}")
-    return FixedNodes(nodes)
+    def _policy(self, subject: Subject) -> NodePolicy:
+        if not isinstance(self.nodes, str):
+            return FixedNodes(self.nodes)
+        if subject.costs is None:
+            raise InputError("nodes auto needs a folder for the times that it measures; name a node count")
+        return AutoNodes(load_cost(subject.target, subject.costs))
 
 
 def parse_drafters(names: str, assignments: Sequence[str], verifier: str, nodes: str) -> tuple[Method, ...]:
@@ -163,9 +173,15 @@ def check_methods(methods: Sequence[Method]) -> None:
 def load_subject(spec: ModelSpec) -> Subject:
     """The `Loader` for real models. Raises InputError for whatever `models.load.load_target` refuses."""
     from betoken.models.load import load_target  # compiles kernels: slow to import
+    from betoken.models.store import cache_root
 
-    loaded = load_target(spec.model, dtype=spec.dtype, device=spec.device, threads=spec.threads)
+    def load(name: str) -> Loaded:
+        return load_target(name, dtype=spec.dtype, device=spec.device, threads=spec.threads)
+
+    loaded = load(spec.model)
     draft = None
     if spec.draft_model is not None:
-        draft = load_target(spec.draft_model, dtype=spec.dtype, device=spec.device, threads=spec.threads).target
-    return Subject(loaded.target, loaded.tokenizer, draft)
+        drafting = load(spec.draft_model)
+        check_vocabularies(loaded.tokenizer, drafting.tokenizer)
+        draft = drafting.target
+    return Subject(loaded.target, loaded.tokenizer, draft, cache_root() / "cost")

@@ -41,7 +41,7 @@ def exact(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the draw and of the sampling.")] = 0,
     batch: Annotated[int, typer.Option(help="Rows decoded together; 1 decodes each alone.")] = 8,
-    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores.")] = "8",
+    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores, or auto.")] = "8",
     raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
     dtype: Annotated[str | None, typer.Option(help="int8, float32 or bfloat16.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",

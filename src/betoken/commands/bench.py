@@ -40,7 +40,7 @@ def bench(
     temperature: Annotated[str, typer.Option(help="One, or several separated by commas.")] = "0",
     batch: Annotated[str, typer.Option(help="Rows decoded together: one size, or several separated by commas.")] = "1",
     max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 128,
-    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores.")] = "8",
+    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores, or auto.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the draw, the order and the sampling.")] = 0,
     repeats: Annotated[int, typer.Option(help="Measurements of each question, alternated.")] = 1,
     raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
