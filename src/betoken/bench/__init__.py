@@ -1,0 +1,1 @@
+"""Benchmarks: suites, cold alternated measurements, result files that resume, reports."""
