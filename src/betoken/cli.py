@@ -24,6 +24,10 @@ COMMANDS = (
     "betoken.commands.chat",
     "betoken.commands.store",
     "betoken.commands.methods",
+    "betoken.commands.bench",
+    "betoken.commands.audit",
+    "betoken.commands.profile",
+    "betoken.commands.inspect",
 )
 """Modules whose `register(app: typer.Typer)` adds their commands, in the order of `--help`."""
 
@@ -71,14 +75,16 @@ def _run(arguments: list[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
-    except BrokenPipeError:
-        return _reader_left()
+    except BrokenPipeError:  # whoever read our output has enough
+        _drop_output()
+        return 0
     except TyperException as error:
         return _fail(f"{error.format_message()} (see betoken --help)", error.exit_code)
     except InputError as error:
         return _fail(str(error), 2)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _USER_ERRNO:
+            _drop_output()
             where = f": {error.filename}" if error.filename else ""
             return _fail(f"{error.strerror}{where}", 2)
         return _fault(error, debug)
@@ -98,10 +104,9 @@ def _fault(error: Exception, debug: bool) -> int:
     return _fail(f"a fault of ours: {what} - please report it with the output of `betoken --debug ...`", 1)
 
 
-def _reader_left() -> int:
-    """Whoever read our output has enough: end quietly, and let the interpreter flush into nothing."""
+def _drop_output() -> None:
+    """Let what standard output still holds go nowhere, or the interpreter would fail on it once more at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -15,7 +14,7 @@ from betoken.drafters import DRAFTERS, Drafter
 from betoken.drafters.draft_model import check_vocabularies
 from betoken.errors import BetokenError, InputError
 from betoken.models.files import Progress, SilentProgress
-from betoken.models.load import load_target
+from betoken.models.load import Loaded, load_target
 from betoken.models.store import cache_root, resolve
 from betoken.models.target import Target
 from betoken.models.tokenizer import Message, Tokenizer
@@ -228,46 +227,44 @@ def load(
     `model`, `draft_model`: a store name, a folder, a GGUF file or a Hub id (owner/name). `drafter`: a name of
     `betoken drafters`; suffix, or draft-model where one is given, if None. `verifier`: a name of `betoken
     verifiers`; greedy at temperature 0 and replay above it if None. `nodes`: most tokens that a step scores, or
-    auto, which measures what pays. `progress`: told how far a download is. Raises InputError for names, settings and files that cannot be used.
+    auto, which measures what pays. `progress`: told how far a download is. Raises InputError for names, settings
+    and files that cannot be used.
     """
     chosen = drafter or ("suffix" if draft_model is None else "draft-model")
     drafting: Drafter = create("drafter", DRAFTERS, chosen, drafter_settings or {})
     verifying: Verifier = create("verifier", VERIFIERS, verifier or "replay", verifier_settings or {})
-    if (chosen == "draft-model") != (draft_model is not None):
-        told = "needs a draft model" if draft_model is None else "does not use a draft model"
-        raise InputError(f"drafter {chosen} {told}: --draft-model (draft_model) goes with drafter draft-model")
-    _check_nodes(nodes)
+    _check_choices(chosen, draft_model, nodes)
     place = Path(cache_dir) if cache_dir is not None else None
-    fetch = partial(
-        load_target,
-        dtype=dtype,
-        device=device,
-        threads=threads,
-        cache_dir=place,
-        trust_remote_code=trust_remote_code,
-    )
-    for name in (model, draft_model):
-        if name is not None:
-            resolve(name, place, progress or SilentProgress())
+
+    def fetch(name: str) -> Loaded:
+        resolve(name, place, progress or SilentProgress())
+        return load_target(
+            name, dtype=dtype, device=device, threads=threads, cache_dir=place, trust_remote_code=trust_remote_code
+        )
+
     loaded = fetch(model)
     draft = fetch(draft_model) if draft_model is not None else None
     if draft is not None:
         check_vocabularies(loaded.tokenizer, draft.tokenizer)
     drafting.start(loaded.target, draft.target if draft is not None else None)
-    used = threads or torch.get_num_threads()
-    policy: NodePolicy
-    if chosen == "none":
-        policy = FixedNodes(1)
-    elif nodes == "auto":
-        policy = AutoNodes(load_cost(loaded.target, cache_root(cache_dir) / "cost", threads=used))
-    else:
-        policy = FixedNodes(nodes)
-    return Engine(loaded.target, loaded.tokenizer, drafting, verifying, policy, threads=used)
+    cores = threads or torch.get_num_threads()
+    policy = _policy(1 if chosen == "none" else nodes, loaded.target, cores, cache_root(cache_dir) / "cost")
+    return Engine(loaded.target, loaded.tokenizer, drafting, verifying, policy, threads=cores)
 
 
-def _check_nodes(nodes: object) -> None:
+def _check_choices(drafter: str, draft_model: str | None, nodes: object) -> None:
+    if (drafter == "draft-model") != (draft_model is not None):
+        told = "needs a draft model" if draft_model is None else "does not use a draft model"
+        raise InputError(f"drafter {drafter} {told}: --draft-model (draft_model) goes with drafter draft-model")
     if nodes != "auto" and (isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1):
         raise InputError(f"nodes must be auto or a whole number, at least 1, not {nodes!r}")
+
+
+def _policy(nodes: int | Literal["auto"], target: Target, threads: int, folder: Path) -> NodePolicy:
+    """`folder`: where measured costs are kept."""
+    if nodes == "auto":
+        return AutoNodes(load_cost(target, folder, threads=threads))
+    return FixedNodes(nodes)
 
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

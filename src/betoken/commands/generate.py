@@ -104,15 +104,18 @@ def generate(
 
 
 def write(chunks: Iterable[Chunk]) -> None:
-    """Chunks to standard output as they come, and a line break after the last, also when interrupted."""
+    """Chunks to standard output as they come, and a line break after the last, also of an answer cut short."""
+    open_line = False
     try:
         for chunk in chunks:
             if chunk.text:
                 sys.stdout.write(chunk.text)
                 sys.stdout.flush()
+                open_line = True
     finally:
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+        if open_line:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
 
 
 def summary(stats: Stats) -> str:

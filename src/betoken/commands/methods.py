@@ -7,6 +7,7 @@ import inspect
 import json
 import textwrap
 from dataclasses import MISSING
+from itertools import pairwise
 from typing import Any
 
 import typer
@@ -56,10 +57,10 @@ def field_docs(cls: type) -> dict[str, str]:
         except (OSError, TypeError, ValueError):  # a class without source, such as one made in a session
             continue
         body = definition.body if isinstance(definition, ast.ClassDef) else []
-        for field, text in zip(body, body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                    found[field.target.id] = inspect.cleandoc(str(text.value.value))
+        for field, text in pairwise(body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(about))):
+                    found[name] = inspect.cleandoc(about)
     return found
 
 

@@ -38,18 +38,14 @@ Temperature = Annotated[float, typer.Option("--temperature", help="0 is greedy."
 TopK = Annotated[int, typer.Option("--top-k", help="Keep the K most probable tokens; 0 keeps all.")]
 TopP = Annotated[float, typer.Option("--top-p", help="Keep the most probable tokens that together reach P.")]
 MinP = Annotated[float, typer.Option("--min-p", help="Keep tokens at least P times as probable as the best.")]
-Stop = Annotated[
-    list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")
-]
+Stop = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")]
 Dtype = Annotated[
     str | None, typer.Option("--dtype", help="int8, float32 or bfloat16. Default: int8 where the CPU has the kernels.")
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="Cores to use. Default: all.")]
 Nodes = Annotated[str, typer.Option("--nodes", help="Most tokens a step scores, or auto: what pays on this machine.")]
-CacheDir = Annotated[
-    Path | None, typer.Option("--cache-dir", help="Default: $BETOKEN_CACHE, else ~/.cache/betoken.")
-]
+CacheDir = Annotated[Path | None, typer.Option("--cache-dir", help="Default: $BETOKEN_CACHE, else ~/.cache/betoken.")]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Let a Hub model run the Python code that comes with it.")
 ]

@@ -30,7 +30,7 @@ def read_prompt(
     given = [source is not None, prompt is not None, prompt_file is not None, messages is not None]
     if sum(given) != 1:
         what = "no prompt" if not any(given) else "several prompts"
-        raise InputError(f"{what}: give one of --prompt TEXT, --prompt-file FILE, --messages FILE, or - (standard input)")
+        raise InputError(f"{what}: give one of --prompt TEXT, --prompt-file FILE, --messages FILE, - (standard input)")
     if raw and (system is not None or messages is not None):
         raise InputError("--raw takes a plain text: no --system and no --messages")
     if messages is not None:

@@ -9,16 +9,23 @@ import typer
 
 from betoken.commands import options
 
+PULL_HELP = """Fetch a model and convert it, so that it can be used offline.
+
+  betoken pull smollm2-135m"""
+
+MODELS_HELP = """Models that betoken knows by name, and those on this disk.
+
+  betoken models
+
+  betoken models rm smollm2-135m"""
+
 Name = Annotated[str, typer.Argument(help="A name that betoken models lists.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command(help="Fetch a model and convert it, so that it can be used offline.\n\n  betoken pull smollm2-135m")(pull)
-    models = typer.Typer(
-        help="Models that betoken knows by name, and those on this disk.\n\n  betoken models\n\n  betoken models rm NAME",
-        invoke_without_command=True,
-    )
+    app.command(help=PULL_HELP)(pull)
+    models = typer.Typer(help=MODELS_HELP, invoke_without_command=True)
     models.callback()(show)
     models.command("list", help="List them.")(list_)
     models.command("rm", help="Remove a model from the cache.")(remove)
