@@ -14,6 +14,7 @@ import pytest
 import betoken
 from betoken.engine import Engine
 
+Nodes = int | Literal["auto"]
 CODE = "Repeat this code:\n\ndef area(width, height):\n    return width * height\n"
 
 
