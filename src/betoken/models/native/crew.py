@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from functools import cache
 
-import numba as nb
 import numpy as np
 
 from betoken.models.native import emit

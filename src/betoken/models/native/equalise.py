@@ -87,7 +87,11 @@ class Equaliser:
         normed = self._norm(x, layer["input_layernorm.weight"])
         yield normed
         q, k, v = (F.linear(normed, layer[w], layer.get(w.replace("weight", "bias"))) for w in (_Q, _K, _V))
-        q, k, v = q.view(rows, length, heads, width), k.view(rows, length, kv_heads, width), v.view(rows, length, -1, width)
+        q, k, v = (
+            q.view(rows, length, heads, width),
+            k.view(rows, length, kv_heads, width),
+            v.view(rows, length, -1, width),
+        )
         if config.qk_norm:
             q, k = self._norm(q, layer["self_attn.q_norm.weight"]), self._norm(k, layer["self_attn.k_norm.weight"])
         q, k = rotate(q, *self._turn), rotate(k, *self._turn)

@@ -7,12 +7,12 @@ import numba as nb
 from betoken.models.native import emit, kernels
 from betoken.models.native.attention import attend_rows, place_rows
 from betoken.models.native.crew import await_job, barrier
+from betoken.models.native.emit import pointer
 from betoken.models.native.job import LAYER
-from betoken.models.native.kernels import ADD, STORE, compiled, floats, integers, pointer
+from betoken.models.native.kernels import ADD, STORE, compiled, floats, integers
 
 PHASES = 5
 """Work counters a layer uses; the output layer uses one more."""
-
 
 
 @compiled
@@ -30,7 +30,9 @@ def layer_part(model, run, thread, number, layer, control):  # type: ignore[no-u
     barrier(control, threads)
     # Float products read `wide`, so they write to the half of it that lies behind their inputs.
     half = wide if model.int8 else wide + wide_stride // 2
-    kernels.product_rows(model, run, thread, phase, layer.qkv, given, given_stride, scales, nodes, half, wide_stride, STORE)
+    kernels.product_rows(
+        model, run, thread, phase, layer.qkv, given, given_stride, scales, nodes, half, wide_stride, STORE
+    )
     barrier(control, threads)
     place_rows(model, run, thread, number, layer.q_norm, layer.k_norm, half)
     barrier(control, threads)
@@ -41,7 +43,9 @@ def layer_part(model, run, thread, number, layer, control):  # type: ignore[no-u
         kernels.quantise_rows(model, run, thread, attended, attended_stride, model.attn_padded)
         barrier(control, threads)
         attended, attended_stride = given, given_stride
-    kernels.product_rows(model, run, thread, phase + 2, layer.out, attended, attended_stride, scales, nodes, x, x_stride, ADD)
+    kernels.product_rows(
+        model, run, thread, phase + 2, layer.out, attended, attended_stride, scales, nodes, x, x_stride, ADD
+    )
     barrier(control, threads)
     kernels.norm_rows(model, run, thread, layer.mlp_norm)
     barrier(control, threads)
@@ -84,7 +88,9 @@ def head_part(model, run, thread, phase, control):  # type: ignore[no-untyped-de
     else:
         given, stride = run.wide, run.wide_stride
     width = model.head.outputs * 4
-    kernels.product_rows(model, run, thread, phase, model.head, given, stride, run.row_scale, run.wanted, run.logits, width, STORE)
+    kernels.product_rows(
+        model, run, thread, phase, model.head, given, stride, run.row_scale, run.wanted, run.logits, width, STORE
+    )
     barrier(control, run.threads)
 
 

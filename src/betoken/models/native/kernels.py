@@ -13,7 +13,6 @@ import numpy as np
 from betoken.models.native import emit
 from betoken.models.native.emit import BLOCK, LANES, TILE, pointer
 from betoken.models.native.isa import VNNI
-from betoken.models.native.job import PAGE
 
 F = np.float32
 _HALF, _ONE, _ZERO = F(0.5), F(1.0), F(0.0)
@@ -60,7 +59,7 @@ def exp32(x):  # type: ignore[no-untyped-def]
 
 @compiled
 def quantise_row(source, width, target, offset):  # type: ignore[no-untyped-def]
-    """Round `width` float32 to 127 levels a side of their largest magnitude; bytes are value + offset. Returns the scale."""
+    """Round `width` float32 to 127 levels a side; bytes are level + offset. Returns the size of one level."""
     x = floats(source, width)
     out = nb.carray(pointer(target), width, np.uint8)
     largest = emit.max_abs(source, width // LANES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +25,21 @@ class Source(Protocol):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """One tensor."""
+
+
+def pack_model(
+    source: Source,
+    config: DecoderConfig,
+    int8: bool,
+    change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] = lambda layer: layer,
+    advance: Callable[[int], None] = lambda amount: None,
+) -> Named:
+    """All arrays of a model, one layer in memory at a time. `change` may rescale a layer (equalise.py)."""
+    for number in range(config.num_layers):
+        layer = layer_tensors(source, config, number)
+        yield from pack_layer(change(layer), config, number, int8)
+        advance(sum(tensor.numel() for tensor in layer.values()))
+    yield from pack_head(source, config, int8)
 
 
 def layer_tensors(source: Source, config: DecoderConfig, number: int) -> dict[str, torch.Tensor]:

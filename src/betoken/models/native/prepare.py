@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from betoken.models.config import DecoderConfig
 from betoken.models.files import BarProgress, disk_errors, locked, need_room, staged_folder
 from betoken.models.native.equalise import Equaliser, calibration_tokens
 from betoken.models.native.image import Arrays, in_memory, read_image, write_image
-from betoken.models.native.model import Named, layer_tensors, pack_head, pack_layer
+from betoken.models.native.model import pack_model
 from betoken.models.store import cache_root
 from betoken.models.tokenizer import Tokenizer
 from betoken.models.weights import Weights
@@ -38,7 +37,7 @@ def prepared(folder: Path, config: DecoderConfig, dtype: str, cache_dir: Path | 
     if dtype == "float32":
         weights = Weights(folder, config)
         embeddings = weights["model.embed_tokens.weight"].to(torch.float32).numpy()
-        return in_memory(_packed(weights, config, int8=False)), embeddings
+        return in_memory(pack_model(weights, config, int8=False)), embeddings
     kept = cache_root(cache_dir) / "packed" / f"{folder.name}-{_fingerprint(folder)}"
     with locked(kept):
         if not kept.is_dir():
@@ -65,21 +64,7 @@ def _prepare(folder: Path, config: DecoderConfig, kept: Path) -> None:
             embeddings = weights["model.embed_tokens.weight"]
             np.save(stage / "embeddings.npy", embeddings.to(torch.float16).numpy())
             equalise = Equaliser(config, embeddings, calibration_tokens(Tokenizer.from_folder(folder)))
-            write_image(stage / "weights.image", _packed(weights, config, True, equalise, advance))
-
-
-def _packed(
-    weights: Weights,
-    config: DecoderConfig,
-    int8: bool,
-    equalise: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] = lambda layer: layer,
-    advance: Callable[[int], None] = lambda amount: None,
-) -> Named:
-    for number in range(config.num_layers):
-        layer = layer_tensors(weights, config, number)
-        yield from pack_layer(equalise(layer), config, number, int8)
-        advance(sum(tensor.numel() for tensor in layer.values()))
-    yield from pack_head(weights, config, int8)
+            write_image(stage / "weights.image", pack_model(weights, config, True, equalise, advance))
 
 
 def _fingerprint(folder: Path) -> str:

@@ -22,7 +22,7 @@ from betoken.models.native.model import records
 from betoken.models.native.pack import padded
 from betoken.models.native.pages import PagedCache
 from betoken.models.rope import inverse_frequencies
-from betoken.models.target import Scores
+from betoken.models.target import Cache, Scores
 from betoken.tree import TokenTree
 
 
@@ -60,10 +60,15 @@ class NativeTarget:
         """An empty cache."""
         return PagedCache(self.num_layers, self.config.num_kv_heads, int(self._model[0]["head_padded"]))
 
-    def forward(
-        self, tree: TokenTree, cache: PagedCache, slots: Sequence[int], hidden_layers: Sequence[int] = ()
-    ) -> Scores:
-        """Score the trees of the rows in `slots`; see `Target.forward`."""
+    def forward(self, tree: TokenTree, cache: Cache, slots: Sequence[int], hidden_layers: Sequence[int] = ()) -> Scores:
+        """Score the trees of the rows in `slots`; see `Target.forward`. `hidden_layers`: 0 to L.
+
+        Raises BetokenError for a cache of another target, and for probes that have auxiliary inputs.
+        """
+        if not isinstance(cache, PagedCache):
+            raise BetokenError(f"a {type(cache).__name__} is not this target's cache: use new_cache()")
+        if any(not 0 <= layer <= self.num_layers for layer in hidden_layers):
+            raise InputError(f"hidden layers {list(hidden_layers)}: this model has states 0..{self.num_layers}")
         if not np.isnan(tree.inputs).all():
             raise BetokenError(f"{self.name} has no student for auxiliary inputs; only tokens can be scored")
         lengths = np.array([cache.length(slot) for slot in slots], dtype=np.int64)
