@@ -44,10 +44,10 @@ class Acceptance:
     @staticmethod
     def cells(confidence: Sequence[float], depths: Sequence[int], mood: int) -> list[int]:
         """The cell of each node, from its claimed confidence and its depth (1: child of the pending token)."""
-        base = [mood, _MOODS + mood, 2 * _MOODS + mood]
         width = _DEPTHS * _MOODS
+        claims = {claim: bisect_right(_EDGES, claim) * width + mood for claim in set(confidence)}
         return [
-            bisect_right(_EDGES, claim) * width + base[0 if depth < 2 else 1 if depth < 5 else 2]
+            claims[claim] + (0 if depth < 2 else _MOODS if depth < 5 else 2 * _MOODS)
             for claim, depth in zip(confidence, depths, strict=True)
         ]
 

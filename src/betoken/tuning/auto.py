@@ -21,65 +21,12 @@ from betoken.errors import InputError
 from betoken.state import Row, State
 from betoken.tree import Floats, Role, TokenTree
 from betoken.tuning.acceptance import Acceptance
+from betoken.tuning.account import HEAD_START, LOOK_STEPS, Account, Proposed
 from betoken.tuning.cost import MOST_NODES, CostModel
 from betoken.tuning.gains import LIMITS, DraftTimes, Gains, arm_below
 from betoken.tuning.nodes import StepTimes
 from betoken.tuning.subtree import depths_of, may_trim, subtree
 from betoken.verifiers.verifier import RowVerdict, Verdict
-
-_HEAD_START = 32
-"""Tokens of plain decoding whose share of the allowed loss is there from the start."""
-_PROBE_SHARE = 0.01
-"""Share of plain decoding's time that goes into looking again at a drafter that does not pay."""
-_FIRST_PURSE = 0.6
-"""Plain steps of such looks that are there from the start: an unlucky first draft shall not decide it."""
-_PROBE_STEPS = 8
-"""Steps of a look at a drafter whose nodes pay off later (probes)."""
-_FADE = 0.95
-"""Of the averages that make a row's rate."""
-
-
-@dataclass
-class _Account:
-    """What the policy knows of one row. Times are in units of a plain step, for one row of the batch."""
-
-    gains: Gains
-    acceptance: Acceptance
-    credit: float
-    purse: float = _FIRST_PURSE
-    tokens: float = 1.0
-    """Running average of committed tokens a step."""
-    cost: float = 1.0
-    """Running average of a step's time."""
-    arm: int = 0
-    stake: float = 0.0
-    """What drafting at this arm costs."""
-    looking: int = 0
-    """Steps left of a look at a drafter that was left alone, this one included."""
-    look_arm: int = 0
-    missed: int = 0
-    """Tokens committed since the last draft."""
-    drafts: int = 0
-    last: int = 0
-    """How the last draft fared: 0 nothing accepted, 1 some, 2 all."""
-    invests: bool = False
-    """Whether the drafter's trees carry probes."""
-    trimmable: bool = True
-    nodes: int = 1
-    """Nodes of the last tree."""
-
-    @property
-    def rate(self) -> float:
-        return max(1.0, self.tokens / self.cost)
-
-
-@dataclass
-class _Proposed:
-    """One row of the tree as it was proposed, and what is scored of it."""
-
-    cells: list[int]
-    keep: list[int]
-    nested: bool
 
 
 @dataclass
@@ -96,13 +43,13 @@ class AutoNodes:
     floor: float = 0.97
     """Least speed relative to plain decoding that a row of some 100 tokens may fall to (above 0, below 1)."""
     reproducible = False
-    _accounts: dict[int, _Account] = field(default_factory=dict, init=False, repr=False)
+    _accounts: dict[int, Account] = field(default_factory=dict, init=False, repr=False)
     _gains: Gains = field(default_factory=Gains, init=False, repr=False)
     _acceptance: Acceptance = field(init=False, repr=False)
     _drafts: DraftTimes = field(default_factory=DraftTimes, init=False, repr=False)
     _trimmable: bool = field(default=True, init=False, repr=False)
     _invests: bool = field(default=False, init=False, repr=False)
-    _proposed: list[_Proposed] = field(default_factory=list, init=False, repr=False)
+    _proposed: list[Proposed] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raises InputError for a floor that leaves nothing to try with, or a promise that cannot be kept."""
@@ -136,11 +83,12 @@ class AutoNodes:
         chances: list[NDArray[np.float64]] = []
         for b, row in enumerate(state.rows):
             account = self._account(row)
-            account.trimmable = may_trim(tree, b)
+            if counts[b] > 1:
+                account.trimmable = may_trim(tree, b)
             account.invests = account.invests or bool((tree.roles[b] == Role.PROBE).any())
             self._trimmable, self._invests = self._trimmable and account.trimmable, self._invests or account.invests
             cells, chance = self._judge(tree, b, counts[b], account)
-            self._proposed.append(_Proposed(cells, list(range(counts[b])), not account.invests))
+            self._proposed.append(Proposed(cells, list(range(counts[b])), not account.invests))
             chances.append(chance if account.trimmable else chance[:0])
         if sum(len(chance) for chance in chances):
             self._select(chances, counts, state)
@@ -172,13 +120,13 @@ class AutoNodes:
         for row in rows:
             self._accounts.pop(row.id, None)
 
-    def _account(self, row: Row) -> _Account:
+    def _account(self, row: Row) -> Account:
         account = self._accounts.get(row.id)
         if account is None:
-            account = _Account(
+            account = Account(
                 gains=self._gains.narrowed(4.0),
                 acceptance=self._acceptance.narrowed(4.0, memory=24.0),
-                credit=self._allowance * _HEAD_START,
+                credit=self._allowance * HEAD_START,
                 trimmable=self._trimmable,
                 invests=self._invests,
             )
@@ -190,9 +138,7 @@ class AutoNodes:
         curve = self.cost.curve(_context(state))
         return curve, float(curve[min(len(state.rows), MOST_NODES)])
 
-    def _arm(
-        self, account: _Account, curve: Floats, others: int, share: float, rate: float, unit: float
-    ) -> int:
+    def _arm(self, account: Account, curve: Floats, others: int, share: float, rate: float, unit: float) -> int:
         """The arm with the greatest expected tokens minus rate x time among those the row can afford to lose."""
         drafting = self._drafts.extra()
         if account.missed:
@@ -203,9 +149,9 @@ class AutoNodes:
         loss = forward + drafting * unit
         loss[0] = 0.0
         stake = drafting * unit if account.trimmable else loss
-        # Half of what was won may be staked at once, and no limit far beyond those that were tried.
-        ahead = max(account.credit - self._allowance * _HEAD_START, 0.0)
-        affordable = stake <= max(account.credit - 0.5 * ahead, 0.0)
+        # Half of the account may be staked at once (one unlucky draft shall not end it), or the smallest draft; and
+        # no limit far beyond those that were tried, unless drafting is cheap.
+        affordable = stake <= min(max(0.5 * account.credit, float(stake[1])), max(account.credit, 0.0))
         affordable[account.gains.tried() + 3 :] &= stake[account.gains.tried() + 3 :] < 0.1
         top = arm_below(self.most)
         value = np.where(affordable, accepted - rate * loss, -np.inf)[: top + 1]
@@ -214,33 +160,21 @@ class AutoNodes:
         if best > 0 and account.looking <= 1:
             account.looking = 0
         else:
-            best = self._look(account, stake[: top + 1])
+            best = account.look(stake[: top + 1])
         account.stake = float(drafting[best]) * unit if best else 0.0
         return best
 
     @staticmethod
-    def _look(account: _Account, stake: NDArray[np.float64]) -> int:
-        """The arm of a look at a drafter that seems not to pay: the greatest that the purse covers, else plain."""
-        if account.looking > 1 and stake[account.look_arm] <= account.credit:
-            account.looking -= 1
-            return account.look_arm
-        steps = _PROBE_STEPS if account.invests else 1
-        within = np.flatnonzero(stake * steps <= min(account.purse, account.credit))
-        account.look_arm = int(within[-1]) if len(within) else 0
-        account.looking = steps if account.look_arm else 0
-        return account.look_arm
-
-    @staticmethod
-    def _judge(tree: TokenTree, b: int, count: int, account: _Account) -> tuple[list[int], NDArray[np.float64]]:
+    def _judge(tree: TokenTree, b: int, count: int, account: Account) -> tuple[list[int], NDArray[np.float64]]:
         """Cells of the nodes of a row, and the probability [count - 1] that each candidate's path is right."""
         parents = tree.parents[b, :count].tolist()
         depths = depths_of(parents)
         mood = account.acceptance.mood(account.last, count)
         cells = account.acceptance.cells(tree.confidence[b, :count].tolist(), depths, mood)
         path = [1.0] * count
-        estimate = account.acceptance.estimate
+        chances = {cell: account.acceptance.estimate(cell) for cell in set(cells)}
         for node in range(1, count):
-            path[node] = path[parents[node]] * estimate(cells[node])
+            path[node] = path[parents[node]] * chances[cells[node]]
         return cells, np.array(path[1:])
 
     def _select(self, chances: Sequence[NDArray[np.float64]], counts: Sequence[int], state: State) -> None:
@@ -270,7 +204,7 @@ class AutoNodes:
                 mine = np.array([1 + int(np.argmax(chances[b]))])
             self._proposed[b].keep = [0, *sorted(mine.tolist())]
 
-    def _learn_drafting(self, accounts: Sequence[_Account], seconds: float) -> None:
+    def _learn_drafting(self, accounts: Sequence[Account], seconds: float) -> None:
         """File the step's drafting time by the greatest number of nodes that were proposed for a row.
 
         Not where a drafter read a prompt, and not where it was asked and had nothing to offer: that is cheap, but
@@ -288,7 +222,7 @@ class AutoNodes:
         elif len(accounts) == 1:
             self._drafts.learn_resume(arm, accounts[0].missed, seconds)
 
-    def _charged(self, account: _Account, b: int, seconds: float) -> float:
+    def _charged(self, account: Account, b: int, seconds: float) -> float:
         """Seconds of drafting that a row answers for: the usual time of its arm, or what catching up took."""
         usual = float(self._drafts.extra()[arm_below(len(self._proposed[b].cells))])
         if account.drafts == 0:  # a drafter reads the prompt once, as prefill does
@@ -297,7 +231,7 @@ class AutoNodes:
             return max(0.0, seconds - self._drafts.base)
         return usual
 
-    def _learn_acceptance(self, account: _Account, tree: TokenTree, b: int, verdict: RowVerdict) -> None:
+    def _learn_acceptance(self, account: Account, tree: TokenTree, b: int, verdict: RowVerdict) -> None:
         """Count each candidate whose parent was accepted as a trial of its cell."""
         proposed, path = self._proposed[b], verdict.path
         for depth, node in enumerate(path):
@@ -309,22 +243,16 @@ class AutoNodes:
         if account.nodes > 1:
             account.last = 0 if len(path) == 1 else 1 if tree.children(b, path[-1]) else 2
 
-    def _settle(self, account: _Account, proposed: _Proposed, verdict: RowVerdict, spent: float) -> None:
+    def _settle(self, account: Account, proposed: Proposed, verdict: RowVerdict, spent: float) -> None:
         """Learn from one row's verdict; `spent` is the time beyond a plain step, in plain steps."""
         committed = len(verdict.path)
         # The first steps of a look at a drafter that invests say nothing yet.
-        if account.arm and not (account.invests and account.looking > _PROBE_STEPS // 2):
+        if account.arm and not (account.invests and account.looking > LOOK_STEPS // 2):
             accepted = [proposed.keep[node] for node in verdict.path[1:]]
-            for gains in (account.gains, self._gains):
-                gains.learn(account.arm, accepted, proposed.keep[1:], nested=proposed.nested)
-        account.drafts += account.arm > 0
-        account.missed = 0 if account.arm else account.missed + committed
-        account.credit += committed * (1.0 + self._allowance) - 1.0 - spent
-        account.purse = min(account.purse + _PROBE_SHARE, 4.0)
-        if account.looking:
-            account.purse -= min(spent, account.purse)
-        account.tokens += (1.0 - _FADE) * (committed - account.tokens)
-        account.cost += (1.0 - _FADE) * (1.0 + spent - account.cost)
+            account.gains.learn(account.arm, accepted, proposed.keep[1:], nested=proposed.nested)
+            if account.drafts < 16 or account.drafts % 4 == 0:  # enough for the start of other rows
+                self._gains.learn(account.arm, accepted, proposed.keep[1:], nested=proposed.nested)
+        account.settle(committed, spent, self._allowance)
 
 
 def _context(state: State) -> float:

@@ -13,58 +13,20 @@ import os
 import platform
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from betoken.models.target import Cache, Target
-from betoken.tree import RowTree, TokenTree
+from betoken.models.target import Target
+from betoken.tuning.timings import GRID, Clock, Timings, measure
 
-GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Node counts at which the curve has a point of its own; between them it is linear."""
-QUICK = (1, 8, 4, 16, 2, 32)
-"""Node counts of the first measurement, the most telling first: a slow target may not get to the end of them."""
 MOST_NODES = 1024
 """Length of a curve: nodes of all rows of a batch together."""
-
-Clock = Callable[[], float]
-
-
-@dataclass(frozen=True)
-class Timings:
-    """Measured seconds of one forward pass, batch 1."""
-
-    nodes: tuple[int, ...]
-    """Increasing node counts, the first is 1."""
-    seconds: tuple[float, ...]
-    """Median seconds at each of them, with `context` cached positions."""
-    context: int
-    per_position: float = 0.0
-    """Seconds that each node costs more for each cached position beyond `context`."""
-
-    def __post_init__(self) -> None:
-        fits = len(self.nodes) == len(self.seconds) > 0 and self.nodes[0] == 1
-        if not fits or list(self.nodes) != sorted(set(self.nodes)) or not all(0 < t < 1e4 for t in self.seconds):
-            raise ValueError("not a measured curve")
-
-    def at(self, nodes: NDArray[np.float64], context: float) -> NDArray[np.float64]:
-        """Seconds [K] of passes over `nodes` [K] nodes; never decreasing, linear beyond the last measured point."""
-        seconds = np.maximum.accumulate(self.seconds)
-        known = np.array(self.nodes, dtype=np.float64)
-        slope = (seconds[-1] - seconds[0]) / max(known[-1] - known[0], 1.0)
-        if len(known) > 1:
-            slope = max(slope, (seconds[-1] - seconds[-2]) / (known[-1] - known[-2]))
-        flat = np.interp(nodes, known, seconds) + np.maximum(nodes - known[-1], 0.0) * slope
-        with_context = flat + nodes * max(self.per_position, 0.0) * (context - self.context)
-        floor: NDArray[np.float64] = np.maximum(with_context, 0.1 * seconds[0])
-        return floor
 
 
 class CostModel:
@@ -78,7 +40,7 @@ class CostModel:
     """Steps a running median looks back."""
     clip = 0.5
     """Most that one step counts for, in log(actual / expected)."""
-    refresh = 8
+    refresh = 16
     """Steps between two computations of the curve."""
     context_step = 64
     """The curve is computed anew when the context has moved by this many positions."""
@@ -131,7 +93,7 @@ class CostModel:
         ratio = float(np.log(seconds / expected))
         point = min(int(np.searchsorted(self._points, nodes)), len(self._points) - 1)
         self._speed.append(ratio - float(self._bias[point]))
-        self._shift = median(self._speed)
+        self._shift = _median(self._speed)
         self._offsets[point].append(min(max(ratio - self._shift, -self.clip), self.clip))
         self._seen += 1
         if self._seen >= self.refresh:
@@ -141,47 +103,19 @@ class CostModel:
         known = [i for i, window in enumerate(self._offsets) if len(window) >= 3]
         if known:
             # A median of few steps is pulled to zero; points without steps lie between their neighbours.
-            values = [median(self._offsets[i]) * len(self._offsets[i]) / (len(self._offsets[i]) + 20) for i in known]
+            values = [_median(self._offsets[i]) * len(self._offsets[i]) / (len(self._offsets[i]) + 20) for i in known]
             self._bias = np.interp(np.arange(len(self._points)), known, values)
+
+
+def _median(values: deque[float]) -> float:
+    """The upper median: this runs in every step."""
+    return sorted(values)[len(values) // 2]
 
 
 def _rising(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
     """Never decreasing: where neighbours contradict each other, between the higher and the lower of them."""
     low = np.minimum.accumulate(seconds[::-1])[::-1]
     return (np.maximum.accumulate(seconds) + low) / 2.0
-
-
-def measure(
-    target: Target,
-    *,
-    nodes: Sequence[int] = QUICK,
-    contexts: Sequence[int] = (64,),
-    budget_s: float = 1.5,
-    clock: Clock = perf_counter,
-) -> Timings:
-    """Time forward passes of the target in rounds over `nodes`, until `budget_s` seconds are spent.
-
-    At least the first two node counts are measured, however slow the target. With more than one context (cached
-    positions, increasing) the cost of a cached position is measured too.
-    """
-    bench = _Bench(target, clock)
-    began = clock()
-    bench.grow(contexts[0])
-    bench.time(1)
-    samples: dict[int, list[float]] = {}
-    rounds = 0
-    while rounds < 2 or clock() - began < budget_s:
-        for index, count in enumerate(nodes):
-            if clock() - began >= budget_s and (rounds > 0 or index >= 2):
-                break
-            samples.setdefault(count, []).append(bench.time(count))
-        rounds += 1
-        if rounds >= 9:
-            break
-    counts = sorted(samples)
-    seconds = tuple(_middle(samples[count]) for count in counts)
-    timings = Timings(tuple(counts), seconds, bench.context)
-    return _with_contexts(timings, bench, contexts[1:]) if len(contexts) > 1 else timings
 
 
 def load(
@@ -231,60 +165,6 @@ def machine_key(target: Target, threads: int | None = None) -> dict[str, str | i
         "processor": _processor(target.device),
         "betoken": version("betoken"),
     }
-
-
-class _Bench:
-    """One row of a target, and a stop-watch."""
-
-    chunk = 64
-
-    def __init__(self, target: Target, clock: Clock) -> None:
-        self.target, self.clock = target, clock
-        self.cache: Cache = target.new_cache()
-        self.slot = self.cache.open()
-
-    @property
-    def context(self) -> int:
-        return self.cache.length(self.slot)
-
-    def grow(self, context: int) -> None:
-        """Fill the cache to `context` positions, or as far as the target can hold with a tree on top."""
-        context = min(context, self.target.context // 2)
-        while (left := context - self.context) > 0:
-            tree = self._chain(min(left, self.chunk))
-            self.target.forward(tree, self.cache, [self.slot])
-            self.cache.keep([self.slot], [tuple(range(tree.width))])
-
-    def time(self, nodes: int) -> float:
-        tree = self._chain(nodes)
-        began = self.clock()
-        # Logits on the host are part of a step's time on every device.
-        _ = self.target.forward(tree, self.cache, [self.slot]).host
-        taken = self.clock() - began
-        self.cache.keep([self.slot], [()])
-        return max(taken, 1e-9)
-
-    def _chain(self, nodes: int) -> TokenTree:
-        tokens = [(7919 * (i + self.context) + 13) % self.target.vocab_size for i in range(nodes)]
-        return TokenTree.stack([RowTree.chain(tokens[0], tokens[1:])])
-
-
-def _with_contexts(timings: Timings, bench: _Bench, contexts: Sequence[int]) -> Timings:
-    nodes = timings.nodes[-1]
-    slopes = []
-    for context in contexts:
-        bench.grow(context)
-        gained = bench.context - timings.context
-        if gained > 0:
-            taken = _middle([bench.time(nodes) for _ in range(3)])
-            slopes.append((taken - timings.seconds[-1]) / (gained * nodes))
-    slope = max(0.0, median(slopes)) if slopes else 0.0
-    return Timings(timings.nodes, timings.seconds, timings.context, slope)
-
-
-def _middle(samples: Sequence[float]) -> float:
-    """The lower median: with two samples the faster one, the other often paid for a first call."""
-    return sorted(samples)[(len(samples) - 1) // 2]
 
 
 def _file(folder: Path, key: dict[str, str | int]) -> Path:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from statistics import median_low
 
 import numpy as np
 from numpy.typing import NDArray
 
 LIMITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Node limits to choose from, the pending token included; an *arm* is an index into it, arm 0 is plain decoding."""
+
+
+_FADE = 0.9
+"""Of what is known of larger limits, by a step at a smaller one."""
 
 
 def arm_below(limit: int) -> int:
@@ -35,6 +38,8 @@ class Gains:
         self.accepted = [0.0] + [0.6] * (len(LIMITS) - 1)
         self.scored = [limit - 1.0 for limit in LIMITS]
         self.weight = [1e9, 1.0] + [0.0] * (len(LIMITS) - 2)
+        self._steps = 0
+        self._expected: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def narrowed(self, weight: float) -> Gains:
         """A copy whose observations count as `weight` steps at most: the start of a new request."""
@@ -48,18 +53,29 @@ class Gains:
 
         `nested`: smaller limits would have given the first nodes of this tree.
         """
+        self._steps += 1
+        if self._steps < 16 or self._steps % 4 == 0:
+            self._expected = None
         for other in range(1 if nested else arm, arm + 1):
             limit = LIMITS[other]
             self._average(other, bisect_left(accepted, limit), bisect_left(scored, limit))
         for other in range(arm + 1, len(LIMITS)):
-            self.weight[other] *= 0.97
+            self.weight[other] *= _FADE
 
     def tried(self) -> int:
         """The greatest arm of which something is known."""
         return max(arm for arm, weight in enumerate(self.weight) if arm < 2 or weight >= 2.0)
 
     def expected(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Accepted and scored nodes (the pending token apart) to expect at each arm, [len(LIMITS)] each."""
+        """Accepted and scored nodes (the pending token apart) to expect at each arm, [len(LIMITS)] each.
+
+        After the first steps it is computed anew every fourth step only.
+        """
+        if self._expected is None:
+            self._expected = self._computed()
+        return self._expected
+
+    def _computed(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         accepted, scored = [0.0], [0.0]
         for arm in range(1, len(LIMITS)):
             weight = self.weight[arm]
@@ -92,6 +108,11 @@ class Gains:
         self.scored[arm] += (scored - self.scored[arm]) / weight
 
 
+def _median(values: deque[float]) -> float:
+    """The lower median: of two, the other often paid for a first call."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
 class DraftTimes:
     """Seconds of drafting by arm: medians over recent steps, linear in between and beyond."""
 
@@ -101,13 +122,14 @@ class DraftTimes:
     def __init__(self) -> None:
         """Nothing is known: only the smallest draft can be afforded until it was timed."""
         self._windows: list[deque[float]] = [deque(maxlen=self.window) for _ in LIMITS]
+        self._medians = [0.0] * len(LIMITS)
         self._resume: deque[float] = deque(maxlen=self.window)
         self._extra: NDArray[np.float64] | None = None
 
     @property
     def base(self) -> float:
         """Seconds of a step that drafts nothing (whatever the drafter does all the same)."""
-        return median_low(self._windows[0]) if self._windows[0] else 0.0
+        return self._medians[0]
 
     def extra(self) -> NDArray[np.float64]:
         """[len(LIMITS)] seconds that drafting at each arm costs more than drafting nothing."""
@@ -121,12 +143,15 @@ class DraftTimes:
 
     def resume(self, missed: int) -> float:
         """Seconds more of a draft that follows `missed` tokens without one: the drafter has to catch up."""
-        return missed * median_low(self._resume) if self._resume else 0.0
+        return missed * _median(self._resume) if self._resume else 0.0
 
     def learn(self, arm: int, seconds: float) -> None:
         """Drafting at `arm` took this long, right after another draft (or none, for arm 0)."""
         self._windows[arm].append(seconds)
-        self._extra = None
+        middle = _median(self._windows[arm])
+        if middle != self._medians[arm] or len(self._windows[arm]) == 1:
+            self._medians[arm] = middle
+            self._extra = None
 
     def learn_resume(self, arm: int, missed: int, seconds: float) -> None:
         """Drafting at `arm` took this long after `missed` tokens without a draft."""
@@ -138,7 +163,7 @@ class DraftTimes:
         base = self.base
         nodes = np.array(LIMITS, dtype=np.float64)
         xs = np.array([1.0] + [nodes[arm] for arm in known])
-        ys = np.maximum.accumulate([0.0] + [max(median_low(self._windows[arm]) - base, 0.0) for arm in known])
+        ys = np.maximum.accumulate([0.0] + [max(self._medians[arm] - base, 0.0) for arm in known])
         slope = ys[-1] / (xs[-1] - 1.0)
         line: NDArray[np.float64] = np.interp(nodes, xs, ys) + np.maximum(nodes - xs[-1], 0.0) * slope
         return line

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from betoken.state import Row, SamplingSettings, State, StopSettings
 from betoken.tree import Role, RowTree, TokenTree
-from betoken.tuning.cost import Timings
 from betoken.tuning.nodes import FixedNodes, NodePolicy, StepTimes
+from betoken.tuning.timings import Timings
 from betoken.verifiers.verifier import RowVerdict, Verdict
 
 Curve = Callable[[int], float]

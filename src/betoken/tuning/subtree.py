@@ -30,6 +30,8 @@ def depths_of(parents: Sequence[int]) -> list[int]:
 
 def subtree(tree: TokenTree, keep: Sequence[Sequence[int]]) -> TokenTree:
     """The nodes `keep` [B][K_b] of each row: increasing indices, node 0 among them, each with its parent."""
+    if tree.batch == 1:
+        return _single(tree, list(keep[0]))
     width = max(len(nodes) for nodes in keep)
     at = np.zeros((tree.batch, width), dtype=np.int64)
     real = np.zeros((tree.batch, width), dtype=np.bool_)
@@ -56,6 +58,29 @@ def subtree(tree: TokenTree, keep: Sequence[Sequence[int]]) -> TokenTree:
         inputs=taken(tree.inputs, np.nan).astype(np.float64, copy=False),
         wanted=taken(tree.wanted, False).astype(np.bool_, copy=False),
         laws=tuple(laws),
+    )
+
+
+def _single(tree: TokenTree, keep: list[int]) -> TokenTree:
+    """`subtree` of one row, which every step of a single request may need."""
+    first = len(keep) == keep[-1] + 1  # the first nodes of the tree, as of any chain: no copies
+    at: slice | list[int] = slice(0, len(keep)) if first else keep
+    parents = tree.parents[:, at]
+    laws = tree.laws[0]
+    if not first:
+        new = {old: index for index, old in enumerate(keep)} | {-1: -1}
+        parents = np.array([[new[parent] for parent in parents[0].tolist()]], dtype=np.int64)
+        laws = {new[parent]: law for parent, law in laws.items() if parent in new}
+    return TokenTree(
+        tokens=tree.tokens[:, at],
+        parents=parents,
+        roles=tree.roles[:, at],
+        anchors=tree.anchors[:, at],
+        shifts=tree.shifts[:, at],
+        confidence=tree.confidence[:, at],
+        inputs=tree.inputs[:, at],
+        wanted=tree.wanted[:, at],
+        laws=(laws,),
     )
 
 

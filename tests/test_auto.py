@@ -1,0 +1,236 @@
+"""`--nodes auto` never loses to plain decoding and comes near the best fixed node count."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from betoken.decode import Decoder, Request
+from betoken.drafters.prompt_lookup import PromptLookup
+from betoken.errors import InputError
+from betoken.state import Row, SamplingSettings, State, StopSettings
+from betoken.testing import ToyTarget
+from betoken.tree import Role, RowTree, TokenTree
+from betoken.tuning.acceptance import Acceptance
+from betoken.tuning.auto import AutoNodes
+from betoken.tuning.cost import CostModel
+from betoken.tuning.gains import LIMITS, DraftTimes, Gains, arm_below
+from betoken.tuning.nodes import FixedNodes
+from betoken.tuning.simulate import (
+    DraftCost,
+    Machine,
+    Text,
+    best_fixed,
+    bursty,
+    iid,
+    informed,
+    linear_curve,
+    plain,
+    simulate,
+    switch,
+)
+from betoken.tuning.subtree import may_trim, subtree
+from betoken.verifiers.replay import Replay
+
+FLAT = linear_curve(flat=0.045, bend=16, steep=0.06)
+STEEP = linear_curve(flat=0.15, bend=64)
+CHEAP = DraftCost(step=0.005)
+MODEL = DraftCost(step=0.01, node=0.15, resume=0.02)
+MACHINES = {
+    "flat, text matcher": Machine(FLAT, CHEAP),
+    "flat, draft model": Machine(FLAT, MODEL),
+    "steep, text matcher": Machine(STEEP, CHEAP),
+    "steep, draft model": Machine(STEEP, MODEL),
+    "flat, probes": Machine(FLAT, CHEAP, probes=6),
+}
+MAKERS: dict[str, Callable[[int, int], Text]] = {
+    "never": lambda n, seed: iid(n, 0.0, seed=seed),
+    "hardly": lambda n, seed: iid(n, 0.1, seed=seed),
+    "confident and wrong": lambda n, seed: iid(n, 0.02, seed=seed, claim=0.99),
+    "good, then never": lambda n, seed: switch(n, at=n // 2, before=0.9, after=0.0, seed=seed),
+    "never, then good": lambda n, seed: switch(n, at=n // 2, before=0.0, after=0.9, seed=seed),
+    "bursts": lambda n, seed: bursty(n, seed=seed),
+    "unlike its start": lambda n, seed: switch(n, at=4, before=1.0, after=0.0, seed=seed),
+}
+
+
+def auto(machine: Machine) -> AutoNodes:
+    return AutoNodes(CostModel(machine.timings()))
+
+
+@pytest.mark.parametrize("text", MAKERS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_never_slower_than_plain(machine: str, text: str) -> None:
+    """Every request alone, through timings that are off by 20% and sometimes tenfold."""
+    setup = MACHINES[machine]
+    warm = auto(setup)
+    for seed in range(2):
+        made = MAKERS[text](96, seed)
+        floor = 0.97 * plain(setup, 96).speed
+        assert simulate(auto(setup), setup, made, 96, seed=seed).speed >= floor, f"cold, seed {seed}"
+        assert simulate(warm, setup, made, 96, seed=seed, row_id=seed).speed >= floor, f"warm, seed {seed}"
+
+
+def test_a_policy_that_learned_from_good_requests_still_bounds_a_bad_one() -> None:
+    setup = MACHINES["flat, draft model"]
+    policy = auto(setup)
+    for seed in range(3):
+        simulate(policy, setup, iid(96, 0.95, seed=seed), 96, seed=seed, row_id=seed)
+    assert simulate(policy, setup, iid(96, 0.0), 96, row_id=9).speed >= 0.97 * plain(setup, 96).speed
+
+
+@pytest.mark.parametrize(
+    ("machine", "text"),
+    [
+        ("flat, text matcher", lambda n, seed: iid(n, 0.5, seed=seed)),
+        ("flat, text matcher", lambda n, seed: iid(n, 0.9, seed=seed)),
+        ("flat, text matcher", lambda n, seed: bursty(n, seed=seed)),
+        ("steep, text matcher", lambda n, seed: iid(n, 0.8, seed=seed)),
+        ("flat, draft model", lambda n, seed: iid(n, 0.8, seed=seed)),
+        ("flat, draft model", lambda n, seed: iid(n, 0.95, seed=seed)),
+        ("steep, draft model", lambda n, seed: informed(n, seed=seed)),
+    ],
+)
+def test_near_the_best_fixed_limit(machine: str, text: Callable[[int, int], Text]) -> None:
+    setup = MACHINES[machine]
+    ours, best = 0.0, 0.0
+    for seed in range(2):
+        made = text(600, seed)
+        ours += simulate(auto(setup), setup, made, 600, seed=seed).seconds
+        best += best_fixed(setup, made, 600, (1, 2, 3, 4, 6, 8, 12, 16, 24, 32))[1].seconds
+    assert ours <= best / 0.93
+
+
+def test_a_drafter_that_knows_when_it_is_right_beats_every_fixed_limit() -> None:
+    """Positions are certain or hopeless, and the drafter says which: no fixed limit can follow that."""
+    right = np.random.default_rng(0).random(600).round() > 0
+    text = Text(right, np.where(right, 0.99, 0.01), np.ones(600, np.bool_))
+    setup = Machine(STEEP, CHEAP)
+    _, best = best_fixed(setup, text, 600, LIMITS)
+    assert simulate(auto(setup), setup, text, 600).speed > 1.05 * best.speed
+
+
+def test_without_noise_the_simulator_adds_up() -> None:
+    """Fixed limits against the sum done by hand: 4 tokens in forwards of 3, 2 and 1 nodes."""
+    text = Text(np.array([True, False, True, True]), np.ones(4), np.ones(4, np.bool_))
+    setup = Machine(lambda n: 1.0 + n, DraftCost(step=0.5, node=0.25, always=0.125), noise=0.0, outliers=0.0)
+    run = simulate(FixedNodes(3), setup, text, 4)
+    # Step 1 accepts position 0 and commits 2; step 2 has room for 2, accepts position 2 and commits 2.
+    assert run.policy_steps == (3, 2)
+    assert run.tokens == 4
+    assert run.seconds == pytest.approx((0.125 + 0.5 + 2 * 0.25 + 4.0) + (0.125 + 0.5 + 0.25 + 3.0))
+
+
+def test_output_is_that_of_plain_decoding_and_released_rows_leave_nothing() -> None:
+    target = ToyTarget(vocab_size=6, seed=2, sharpness=4.0)
+    setup = Machine(FLAT)
+    policy = auto(setup)
+    drafter = PromptLookup()
+    drafter.start(target)
+    decoder = Decoder(target, drafter, Replay(), policy)
+    stop = StopSettings(40, ignore_eos=True)
+    settings = [SamplingSettings(), SamplingSettings(temperature=0.7, seed=3), SamplingSettings(temperature=1.2)]
+    rows = [decoder.admit(Request([1, 2, 3, 1, 2], one, stop)) for one in settings]
+    while any(row.finish_reason is None for row in rows):
+        decoder.step()
+    for row, one in zip(rows, settings, strict=True):
+        alone = Decoder(target, drafter, Replay(), FixedNodes(1))
+        plainly = alone.admit(Request([1, 2, 3, 1, 2], one, stop))
+        while plainly.finish_reason is None:
+            alone.step()
+        assert row.new_tokens == plainly.new_tokens
+    for row in rows:
+        decoder.release(row)
+    assert policy._accounts == {}
+
+
+def test_probes_and_drawn_candidates_are_not_trimmed() -> None:
+    probing = RowTree.under(1)
+    probing.add(2, 0, confidence=0.001)
+    probing.add(3, 0, Role.PROBE)
+    drawn = RowTree.chain(1, [2, 3], [0.001, 0.001])
+    drawn.laws[0] = np.full(8, 0.125)
+    plainly = RowTree.chain(1, [2, 3], [0.001, 0.001])
+    tree = TokenTree.stack([probing, drawn, plainly])
+    assert [may_trim(tree, row) for row in range(3)] == [False, False, True]
+    rows = tuple(
+        Row(b, b, np.ones(1, np.int64), SamplingSettings(), StopSettings(), frozenset(), 100) for b in range(3)
+    )
+    state = State(rows)
+    policy = auto(Machine(STEEP))
+    policy.limits(state)
+    assert policy.trim(tree, state).counts.tolist() == [3, 3, 1]
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[TokenTree, list[list[int]]]:
+    """A batch of trees and, for each, some of its nodes with all their ancestors."""
+    rows, keeps = [], []
+    for _ in range(draw(st.integers(1, 3))):
+        row = RowTree.under(draw(st.integers(0, 50)))
+        keep = [0]
+        for _ in range(draw(st.integers(0, 12))):
+            parent = draw(st.integers(0, len(row) - 1))
+            node = row.add(draw(st.integers(0, 50)), parent, confidence=draw(st.floats(0, 1)))
+            if parent in keep and draw(st.booleans()):
+                keep.append(node)
+        rows.append(row)
+        keeps.append(keep)
+    return TokenTree.stack(rows), keeps
+
+
+@given(trees())
+def test_a_part_of_a_tree_keeps_tokens_paths_and_positions(drawn: tuple[TokenTree, list[list[int]]]) -> None:
+    tree, keeps = drawn
+    part = subtree(tree, keeps)
+    lengths = np.full(tree.batch, 7, dtype=np.int64)
+    assert part.counts.tolist() == [len(keep) for keep in keeps]
+    for b, keep in enumerate(keeps):
+        for new, old in enumerate(keep):
+            assert [int(part.tokens[b, n]) for n in part.path(b, new)] == [
+                int(tree.tokens[b, n]) for n in tree.path(b, old)
+            ]
+            assert part.positions(lengths)[b, new] == tree.positions(lengths)[b, old]
+            assert part.confidence[b, new] == tree.confidence[b, old]
+
+
+def test_claims_are_corrected_by_what_happens() -> None:
+    acceptance = Acceptance()
+    [cell] = acceptance.cells([0.99], [1], acceptance.mood(0, 4))
+    assert acceptance.estimate(cell) > 0.6
+    for _ in range(60):
+        acceptance.learn(cell, False)
+    assert acceptance.estimate(cell) < 0.05
+    for _ in range(60):
+        acceptance.learn(cell, True)
+    assert acceptance.estimate(cell) > 0.6, "old trials fade"
+
+
+def test_gains_of_smaller_limits_follow_from_larger_ones() -> None:
+    gains = Gains()
+    arm = arm_below(8)
+    for _ in range(40):
+        gains.learn(arm, [1, 2, 3], list(range(1, 8)), nested=True)
+    accepted, scored = gains.expected()
+    for limit, expected in ((1, 0.0), (2, 1.0), (3, 2.0), (4, 3.0), (8, 3.0)):
+        assert accepted[arm_below(limit)] == pytest.approx(expected, abs=0.35)
+        assert scored[arm_below(limit)] == pytest.approx(limit - 1, abs=0.35)
+
+
+def test_drafting_is_not_afforded_at_limits_that_nothing_is_known_of() -> None:
+    times = DraftTimes()
+    assert np.isinf(times.extra()[2:]).all()
+    times.learn(0, 0.25)
+    times.learn(arm_below(4), 1.75)
+    extra = times.extra()
+    assert extra[arm_below(4)] == pytest.approx(1.5)
+    assert extra[arm_below(2)] == pytest.approx(0.5)
+    assert extra[arm_below(16)] == pytest.approx(7.5)
+
+
+@pytest.mark.parametrize("floor", [0.0, 1.0, -1.0, float("nan")])
+def test_a_floor_that_cannot_be_kept_is_refused(floor: float) -> None:
+    with pytest.raises(InputError, match="floor"):
+        AutoNodes(CostModel(Machine(FLAT).timings()), floor=floor)
