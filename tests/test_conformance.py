@@ -58,7 +58,7 @@ def test_draft_model_conforms(width: int, settings: dict[str, float | bool]) -> 
 
 @pytest.mark.parametrize("name", ["greedy", "replay", "rejection", "block", "traversal"])
 def test_verifiers_conform(name: str) -> None:
-    check_verifier(VERIFIERS[name], draws=500)
+    check_verifier(VERIFIERS[name], draws=1000)
 
 
 def test_gumbel_conforms() -> None:

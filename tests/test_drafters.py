@@ -4,21 +4,24 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from betoken.drafters.index import ROOT, NgramIndex, SuffixIndex
 from betoken.drafters.prompt_lookup import PromptLookup
 from betoken.drafters.suffix import END_OF_ANSWER, Suffix
 from betoken.errors import InputError
 from betoken.state import Row, SamplingSettings, State, StopSettings
 from betoken.tree import TokenTree
-from hypothesis import given
-from hypothesis import strategies as st
 
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 
 
-def make_row(tokens: list[int], id: int = 0, prompt: int | None = None) -> Row:
+def make_row(tokens: list[int], row_id: int = 0, prompt: int | None = None) -> Row:
     start = len(tokens) if prompt is None else prompt
-    return Row(id, 0, np.array(tokens[:start]), SamplingSettings(), StopSettings(), frozenset(), 512, tokens=list(tokens))
+    return Row(
+        row_id, 0, np.array(tokens[:start]), SamplingSettings(), StopSettings(), frozenset(), 512, tokens=list(tokens)
+    )
 
 
 def drafted(tree: TokenTree, row: int = 0) -> list[int]:
@@ -170,8 +173,8 @@ def test_suffix_tree_holds_both_continuations() -> None:
 
 
 def test_global_tree_is_off_unless_asked_for_and_never_drafts_across_answers() -> None:
-    first = make_row([1, 2, 3, 4, 5], id=1, prompt=1)
-    again = make_row([8, 3, 4], id=2)
+    first = make_row([1, 2, 3, 4, 5], row_id=1, prompt=1)
+    again = make_row([8, 3, 4], row_id=2)
     for drafter in (Suffix(), Suffix(global_tree=True)):
         drafter.admit([first, again])
         drafter.release([first])
@@ -184,10 +187,10 @@ def test_global_tree_is_off_unless_asked_for_and_never_drafts_across_answers() -
 def test_global_tree_forgets_the_oldest_output() -> None:
     drafter = Suffix(global_tree=True, global_tokens=20)
     for n in range(6):
-        row = make_row([0, *range(10 * n, 10 * n + 6)], id=n, prompt=1)
+        row = make_row([0, *range(10 * n, 10 * n + 6)], row_id=n, prompt=1)
         drafter.admit([row])
         drafter.release([row])
-    old, new = make_row([0, 1, 2], id=91), make_row([50, 51, 52], id=92)
+    old, new = make_row([0, 1, 2], row_id=91), make_row([50, 51, 52], row_id=92)
     drafter.admit([old, new])
     tree = drafter.propose(State((old, new)), [9, 9])
     assert drafted(tree, 0) == []

@@ -53,10 +53,10 @@ class ToyCache:
 
 
 class ToyTarget:
-    """A language model small enough to enumerate: logits depend on the last `order` tokens and on the position.
+    """A language model small enough to enumerate: logits depend on the last `order` tokens, and a little on all of it.
 
     It sees a node's text through the cache and the tree exactly as a real target does, so a wrong cache, anchor,
-    parent or position changes its logits.
+    parent or position changes its logits, however far back.
     """
 
     name = "toy"
@@ -81,13 +81,14 @@ class ToyTarget:
         shape = (vocab_size + 1,) * order
         rng = np.random.default_rng(seed)
         self.table = (rng.normal(size=(*shape, vocab_size)) * sharpness).astype(np.float32)
-        self.position_table = (rng.normal(size=(7, vocab_size)) * sharpness / 4).astype(np.float32)
+        self.text_table = (rng.normal(size=(7, vocab_size)) * sharpness / 4).astype(np.float32)
 
     def next_logits(self, text: Sequence[int], position: int | None = None) -> NDArray[np.float32]:
         """[V] logits of the token after `text`, whose last token is at `position` (by default where it stands)."""
         padded = [self.vocab_size] * self.order + list(text)
-        place = (len(text) - 1 if position is None else position) % len(self.position_table)
-        logits: NDArray[np.float32] = self.table[tuple(padded[-self.order :])] + self.position_table[place]
+        place = len(text) - 1 if position is None else position
+        digest = sum(token * (index + 1) for index, token in enumerate(text))
+        logits: NDArray[np.float32] = self.table[tuple(padded[-self.order :])] + self.text_table[(place + digest) % 7]
         return logits
 
     def new_cache(self) -> ToyCache:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from betoken.decode import Request
+from betoken.decode import Decoder, Request
 from betoken.drafters.drafter import Drafter
 from betoken.errors import InputError
 from betoken.models.target import Target
@@ -18,6 +18,7 @@ from betoken.testing.running import context_request, decode, plain_tokens, requi
 from betoken.testing.scripted import DrawingDrafter, OracleDrafter, RandomTreeDrafter
 from betoken.testing.toy import ToyTarget
 from betoken.tree import Role, RowTree, TokenTree
+from betoken.tuning.nodes import FixedNodes
 from betoken.verifiers.verifier import Verdict, Verifier
 
 MakeVerifier = Callable[[], Verifier]
@@ -137,12 +138,9 @@ def _check_law(verifier: Verifier, drafter: Drafter, draws: int, length: int = 3
     target = ToyTarget(3, seed=1, sharpness=1.0)
     drafter.start(target)
     settings = SamplingSettings(temperature=0.9)
-    stop = StopSettings(max_new_tokens=length, ignore_eos=True)
-    requests = [Request([1, 2], SamplingSettings(temperature=0.9, seed=seed), stop) for seed in range(draws)]
     seen: Counter[tuple[int, ...]] = Counter()
     for at in range(0, draws, 250):
-        rows = decode(target, drafter, verifier, requests[at : at + 250], 7)
-        seen.update(tuple(row.new_tokens) for row in rows)
+        seen.update(_beginnings(verifier, drafter, target, range(at, min(at + 250, draws)), length))
     chi = 0.0
     expected = _answer_law(target, [1, 2], settings, length)
     for answer, probability in expected.items():
@@ -150,6 +148,20 @@ def _check_law(verifier: Verifier, drafter: Drafter, draws: int, length: int = 3
     freedom = len(expected) - 1
     limit = freedom + 5.0 * float(np.sqrt(2 * freedom)) + 10.0
     require(chi < limit, f"drafter {drafter.name}: chi-squared {chi:.1f} over {limit:.1f}; the law of answers is bent")
+
+
+def _beginnings(
+    verifier: Verifier, drafter: Drafter, target: ToyTarget, seeds: range, length: int
+) -> list[tuple[int, ...]]:
+    """The first `length` tokens of one answer a seed. The answers would go on, so that whole trees have room."""
+    decoder = Decoder(target, drafter, verifier, FixedNodes(7), max_rows=len(seeds))
+    stop = StopSettings(max_new_tokens=50, ignore_eos=True)
+    rows = [decoder.admit(Request([1, 2], SamplingSettings(temperature=0.9, seed=seed), stop)) for seed in seeds]
+    while any(row.generated < length for row in rows):
+        decoder.step()
+    for row in rows:
+        decoder.release(row)
+    return [tuple(row.new_tokens[:length]) for row in rows]
 
 
 def _answer_law(
