@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from growing_toys import run_batch
 
 from betoken.decode import Decoder, Request
 from betoken.drafters import DRAFTERS
@@ -16,6 +15,7 @@ from betoken.state import SamplingSettings, StopSettings
 from betoken.tree import Role
 from betoken.tuning.nodes import FixedNodes
 from betoken.verifiers.replay import Replay
+from growing_toys import run_batch
 
 TEXT = "one red bird, two blue birds, three red birds, four blue birds, five red birds, six blue birds, seven"
 GROWING = ["ptd", "lookahead", "self-draft", "token-recycling"]

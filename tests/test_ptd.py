@@ -13,7 +13,7 @@ from betoken.decode import Request
 from betoken.drafters.growth import prompt_chains
 from betoken.drafters.offers import Acceptance, Offer, Returns, offers, split
 from betoken.drafters.pool import SubtreePool, Trie, chain, levels, merge, size
-from betoken.drafters.ptd import PTD, Shape
+from betoken.drafters.ptd import PTD, Shape, _promote
 from betoken.errors import InputError
 from betoken.state import StopSettings
 from betoken.testing import ToyTarget, check_drafter, plain_tokens
@@ -102,14 +102,22 @@ def _first_seed(run: Stepper) -> Trie:
     return drafter.growing(run.row)[0]
 
 
-def test_a_seed_without_a_child_that_is_no_seed_just_goes() -> None:
-    """Depth 1: after one growth {5: {5}} has one hop, and its only child equals a seed, itself."""
+def test_promotion_takes_the_earliest_child_that_is_no_seed() -> None:
+    first, second = (5, {5: {1: {}}, 7: {2: {}}, 6: {3: {}}}), (7, {8: {}})
+    seeds = [first, second]
+    _promote(seeds, first)
+    assert seeds == [second, (6, {3: {}})]
+    seeds = [second, (8, {})]
+    _promote(seeds, second)
+    assert seeds == [(8, {})]  # no such child: it just goes
+
+
+def test_an_empty_chain_starts_anew_from_the_prompt() -> None:
     drafter = PTD(preset="paper", seeds=1, depth=1)
     run = Stepper(Ruled(lambda text: 5), drafter, [5])
-    run.step()
-    memory = drafter._memories[run.row.id]
-    assert memory.pool.get((5,)) == {5: {}}
-    assert drafter.growing(run.row) == [{5: {}}]  # the chain was empty, so it starts anew from the prompt
+    run.step()  # depth 1: harvested and promoted in the first step, but 5 is a seed already
+    assert drafter._memories[run.row.id].pool.get((5,)) == {5: {}}
+    assert drafter.growing(run.row) == [{5: {}}]
 
 
 def test_candidates_are_the_pool_of_the_last_token_and_grow_with_what_the_target_says() -> None:
@@ -166,6 +174,7 @@ def test_reading_a_text_in_two_parts_is_reading_it_at_once() -> None:
     assert whole.get((1, 2)) == {3: {}, 4: {5: {}}}
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=8))
 def test_merge_holds_exactly_the_prefixes_of_what_was_merged(paths: list[list[int]]) -> None:
     trie: Trie = {}
@@ -175,18 +184,23 @@ def test_merge_holds_exactly_the_prefixes_of_what_was_merged(paths: list[list[in
     assert levels(trie) == max((len(path) for path in paths), default=0)
 
 
-def test_end_tokens_never_grow_nor_seed() -> None:
-    """The rule says 0, an end token, after every multiple of 3."""
-    rule = lambda text: 0 if text[-1] % 3 == 0 else (text[-1] + len(text)) % 20 + 1  # noqa: E731
-    drafter = PTD(preset="auto", depth=3)
-    run = Stepper(Ruled(rule), drafter, [4, 0, 8, 0, 3, 5])
-    run.row.end_ids = frozenset([0, 20])
-    for _ in range(30):
-        if run.row.finish_reason is not None:
-            break
-        tree = run.step()
-        assert not {0, 20} & set(tree.tokens[0, 1 : tree.counts[0]].tolist())
-        assert not any({0, 20} & _tokens(trie) for trie in drafter.growing(run.row))
+@pytest.mark.parametrize("preset", ["auto", "paper"])
+def test_end_tokens_never_grow_seed_or_enter_the_pool(preset: str) -> None:
+    ends = frozenset([0, 3])
+    steps = 0
+    for seed in range(12):
+        drafter = PTD(preset=preset, depth=3)  # type: ignore[arg-type]
+        run = Stepper(ToyTarget(8, seed=seed, sharpness=1.0), drafter, [4, 0, 1, 3, 0, 5, 1, 3, 4, 6])
+        run.row.end_ids = ends
+        drafter.admit([run.row])  # again, now that it has two end tokens
+        memory = drafter._memories[run.row.id]
+        while run.row.finish_reason is None and run.row.generated < 40:
+            tree = run.step()
+            steps += 1
+            assert not ends & set(tree.tokens[0, 1 : tree.counts[0]].tolist())
+            tries = [*drafter.growing(run.row), *memory.pool._tries.values(), *memory.text._tries.values()]
+            assert not any(ends & _tokens(trie) for trie in tries)
+    assert steps > 40
 
 
 def _tokens(trie: Trie) -> set[int]:

@@ -60,7 +60,7 @@ def test_table_holds_the_last_successors_of_every_scored_token_and_the_tree_is_f
     run = Stepper(target, drafter, [1, 2, 3])
     run.row.end_ids = frozenset()
     table: dict[int, list[int]] = {}
-    for _ in range(16):
+    for _ in range(8):
         text = list(run.row.tokens[:-1])
         tree = run.step()
         for node in range(1, tree.counts[0]):
