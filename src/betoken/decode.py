@@ -118,18 +118,21 @@ class Decoder:
             ledger=Ledger(request.budget),
             logprobs=request.logprobs,
         )
-        self._check_ids(row)
+        self._check_settings(row)
         self.verifier.check(State((row,)))
         self.drafter.admit([row])
         self.waiting.append(row)
         self.prefill_s[row.id] = 0.0
         return row
 
-    def _check_ids(self, row: Row) -> None:
+    def _check_settings(self, row: Row) -> None:
         size = self.target.vocab_size
         for name, ids in (("logit_bias", row.sampling.logit_bias), ("stop_ids", row.stop.stop_ids)):
             if any(not 0 <= token < size for token in ids):
                 raise InputError(f"{name} has a token id outside 0..{size - 1}")
+        banned = {token for token, bias in row.sampling.logit_bias.items() if bias == -np.inf}
+        if len(banned | row.end_ids if row.stop.min_new_tokens else banned) >= size:
+            raise InputError("logit_bias and min_new_tokens ban every token: leave at least one")
         if row.logprobs is not None and row.logprobs < 0:
             raise InputError(f"logprobs must be at least 0, not {row.logprobs}")
 

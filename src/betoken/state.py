@@ -39,6 +39,7 @@ class SamplingSettings:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Token id -> what is added to its logit: -inf bans the token, a bias far above all logits (1000) forces it."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
