@@ -88,11 +88,12 @@ def ask(engine: Engine, question: Question, console: Console) -> Result:
 def table(pairs: list[tuple[Result, Result]]) -> Table:
     """Speeds of each pair of answers, and whether they are the same."""
     stats = pairs[0][1].stats
-    columns = ("answer", "drafter", "tok/s", "with prefill", "forwards", "tok/forward", "speed-up", "identical")
+    columns = ("answer", "drafter", "tok/s", "+prefill", "forwards", "tok/fwd", "speed-up", "identical")
     out = Table(
         *(Column(name, no_wrap=True, justify="left" if n < 2 else "right") for n, name in enumerate(columns)),
         title=f"{stats.model}, {stats.dtype}, {stats.threads} threads, greedy",
         box=box.SIMPLE_HEAD,
+        show_edge=False,
         padding=(0, 1, 0, 0),
     )
     for question, (slow, quick) in zip(QUESTIONS, pairs, strict=True):
