@@ -63,6 +63,9 @@ class Lenience:
 
 
 def _exception(tree: TokenTree, row: Row, b: int, node: int, opinion: Opinion) -> Relaxation:
-    """Speculative sampling prefers no token, so an exception is held against the most probable one."""
+    """Speculative sampling prefers no token, so an exception is held against the most probable one.
+
+    That can be the chosen token itself, where the draft's law favoured it even more; its regret is 0 then.
+    """
     position, chosen = row.generated + int(tree.depths[b, node]) - 1, int(tree.tokens[b, node])
     return Relaxation(position, chosen, opinion.favourite, opinion.regret(chosen, opinion.favourite))
