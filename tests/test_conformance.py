@@ -73,7 +73,7 @@ def test_tables_name_each_class_by_its_own_name() -> None:
 @pytest.mark.parametrize("index", range(9))
 def test_plain_decoding_is_the_target_asked_token_by_token(index: int) -> None:
     """The reference of the suite against a loop that has no tree, no cache and no decoder."""
-    target = ToyTarget(context=40)
+    target = ToyTarget(context=40, far=True)
     request = [*sample_requests(target), context_request(target)][index]
     row = Row(0, 0, request.prompt, request.sampling, request.stop, frozenset(), 40, request.sample)
     row.tokens = list(request.prompt)
@@ -189,7 +189,7 @@ def test_check_verifier_catches(fault: str) -> None:
 
 
 def test_oracle_commits_whole_drafts() -> None:
-    target = ToyTarget()
+    target = ToyTarget(far=True)
     drafter = OracleDrafter(depth=4)
     drafter.start(target)
     request = Request([1, 2, 3], stop=StopSettings(max_new_tokens=25, ignore_eos=True))

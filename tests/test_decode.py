@@ -16,7 +16,7 @@ class Recording(ToyTarget):
     """Remembers how many nodes each forward pass read."""
 
     def __init__(self, context: int = 512) -> None:
-        super().__init__(context=context)
+        super().__init__(context=context, far=True)
         self.widths: list[int] = []
 
     def forward(self, tree, cache, slots, hidden_layers=()) -> Scores:  # type: ignore[no-untyped-def]
@@ -28,7 +28,7 @@ class Recording(ToyTarget):
 def run(target: ToyTarget, request: Request, nodes: int = 5) -> tuple[list[int], str | None, list[int]]:
     """New tokens, the reason of the end, and the text in the cache, with a drafter that is always right."""
     drafter = OracleDrafter(depth=nodes - 1)
-    drafter.start(ToyTarget(context=target.context))
+    drafter.start(ToyTarget(context=target.context, far=True))
     decoder = Decoder(target, drafter, Replay(), FixedNodes(nodes))
     row = decoder.admit(request)
     for _ in range(100):
@@ -44,7 +44,7 @@ def test_the_token_limit_holds_inside_a_draft(limit: int) -> None:
     target = Recording()
     request = Request([1, 2, 3], stop=StopSettings(max_new_tokens=limit, ignore_eos=True))
     tokens, reason, cached = run(target, request)
-    long = plain_tokens(ToyTarget(), Request([1, 2, 3], stop=StopSettings(max_new_tokens=20, ignore_eos=True)))
+    long = plain_tokens(ToyTarget(far=True), Request([1, 2, 3], stop=StopSettings(max_new_tokens=20, ignore_eos=True)))
     assert (tokens, reason) == (long[:limit], "length")
     assert cached == [1, 2, 3, *long[: limit - 1]]
     # No node is scored that could not be committed: the forwards after prefill read `limit` nodes in all.
@@ -53,10 +53,10 @@ def test_the_token_limit_holds_inside_a_draft(limit: int) -> None:
 
 @pytest.mark.parametrize("place", range(5))
 def test_an_end_token_ends_the_row_inside_a_draft(place: int) -> None:
-    long = plain_tokens(ToyTarget(), Request([2, 1], stop=StopSettings(max_new_tokens=20, ignore_eos=True)))
+    long = plain_tokens(ToyTarget(far=True), Request([2, 1], stop=StopSettings(max_new_tokens=20, ignore_eos=True)))
     end = long[place]
     stop = StopSettings(max_new_tokens=20, ignore_eos=True, stop_ids=(end,))
-    tokens, reason, cached = run(ToyTarget(), Request([2, 1], stop=stop), 9)
+    tokens, reason, cached = run(ToyTarget(far=True), Request([2, 1], stop=stop), 9)
     assert (tokens, reason) == (long[: long.index(end) + 1], "stop")
     assert cached == [2, 1, *tokens[:-1]]
 
@@ -70,7 +70,7 @@ def test_the_context_is_never_passed() -> None:
 
 def test_the_verifier_may_commit_more_than_was_asked_for_and_the_row_takes_only_its_part() -> None:
     """A drafter that ignores its limit: tokens and cache are cut all the same."""
-    target = ToyTarget()
+    target = ToyTarget(far=True)
     request = Request([1, 2, 3], stop=StopSettings(max_new_tokens=6, ignore_eos=True))
     drafter = OracleDrafter(depth=4)
     drafter.start(target)
@@ -84,7 +84,7 @@ def test_the_verifier_may_commit_more_than_was_asked_for_and_the_row_takes_only_
 
 @pytest.mark.parametrize("prompt", [[], [-1], [5], [1] * 512])
 def test_prompts_that_cannot_be_read_are_refused(prompt: list[int]) -> None:
-    decoder = Decoder(ToyTarget(), OracleDrafter(), Replay(), FixedNodes())
+    decoder = Decoder(ToyTarget(far=True), OracleDrafter(), Replay(), FixedNodes())
     with pytest.raises(InputError):
         decoder.admit(Request(prompt))
 
@@ -92,7 +92,7 @@ def test_prompts_that_cannot_be_read_are_refused(prompt: list[int]) -> None:
 def test_a_long_common_prefix_is_taken_over_from_another_row() -> None:
     target = Recording()
     drafter = OracleDrafter()
-    drafter.start(ToyTarget())
+    drafter.start(ToyTarget(far=True))
     decoder = Decoder(target, drafter, Replay(), FixedNodes(4))
     shared = [1 + index % 3 for index in range(60)]
     stop = StopSettings(max_new_tokens=8, ignore_eos=True)
@@ -103,4 +103,4 @@ def test_a_long_common_prefix_is_taken_over_from_another_row() -> None:
     while second.finish_reason is None or first.finish_reason is None:
         decoder.step()
     assert max(target.widths) < 10
-    assert second.new_tokens == plain_tokens(ToyTarget(), Request([*shared, 2, 2], stop=stop))
+    assert second.new_tokens == plain_tokens(ToyTarget(far=True), Request([*shared, 2, 2], stop=stop))

@@ -48,7 +48,7 @@ def slow_sampling(
 def test_replay_is_plain_sampling(
     prompt: list[int], temperature: float, seed: int, gumbel: bool, nodes: int, drafter: str
 ) -> None:
-    target = ToyTarget()
+    target = ToyTarget(far=True)
     rule = "gumbel" if gumbel else "inverse-cdf"
     makers = {
         "oracle": OracleDrafter(rule=rule),
@@ -66,7 +66,7 @@ def test_replay_is_plain_sampling(
 
 
 def test_samples_of_one_request_differ() -> None:
-    target = ToyTarget()
+    target = ToyTarget(far=True)
     drafter = RandomTreeDrafter()
     stop = StopSettings(max_new_tokens=20, ignore_eos=True)
     sampling = SamplingSettings(temperature=1.0, seed=4)

@@ -41,7 +41,7 @@ def check_drafter(
     (and `draft`) to a drafter that needs it. `requests` default to a set that covers every setting and every way to
     end. Raises ConformanceError with the first broken promise.
     """
-    target = target if target is not None else ToyTarget(context=40)
+    target = target if target is not None else ToyTarget(context=40, far=True)
     requests = requests if requests is not None else [*sample_requests(target), context_request(target)]
     suite = _Suite(make, target, draft, max_nodes, requests)
     suite.check_face()

@@ -53,10 +53,10 @@ class ToyCache:
 
 
 class ToyTarget:
-    """A language model small enough to enumerate: logits depend on the last `order` tokens, and a little on all of it.
+    """A language model small enough to enumerate: logits depend on the position and the last `order` tokens.
 
     It sees a node's text through the cache and the tree exactly as a real target does, so a wrong cache, anchor,
-    parent or position changes its logits, however far back.
+    parent or position changes its logits; with `far`, a wrong token however far back does.
     """
 
     name = "toy"
@@ -73,9 +73,10 @@ class ToyTarget:
         seed: int = 0,
         sharpness: float = 2.0,
         context: int = 512,
+        far: bool = False,
     ) -> None:
-        """`sharpness` scales the random logits; token 0 is the end token."""
-        self.vocab_size, self.order, self.context = vocab_size, order, context
+        """`sharpness` scales the random logits; `far`: they feel the whole text; token 0 is the end token."""
+        self.vocab_size, self.order, self.context, self.far = vocab_size, order, context, far
         self.hidden_size = vocab_size
         self.eos_ids: tuple[int, ...] = (0,)
         shape = (vocab_size + 1,) * order
@@ -87,7 +88,7 @@ class ToyTarget:
         """[V] logits of the token after `text`, whose last token is at `position` (by default where it stands)."""
         padded = [self.vocab_size] * self.order + list(text)
         place = len(text) - 1 if position is None else position
-        digest = sum(token * (index + 1) for index, token in enumerate(text))
+        digest = sum(token * (index + 1) for index, token in enumerate(text)) if self.far else 0
         logits: NDArray[np.float32] = self.table[tuple(padded[-self.order :])] + self.text_table[(place + digest) % 7]
         return logits
 

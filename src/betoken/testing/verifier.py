@@ -74,7 +74,7 @@ def _verify(verifier: Verifier, target: Target, tree: TokenTree, state: State) -
 
 def _check_paths(verifier: Verifier, temperature: float) -> None:
     """On random ragged batches: paths are candidate paths, and each row gets the verdict it gets alone."""
-    target = ToyTarget()
+    target = ToyTarget(far=True)
     for seed in range(40):
         rng = np.random.default_rng(seed)
         drafter = RandomTreeDrafter(seed)
@@ -105,7 +105,7 @@ def _check_path(tree: TokenTree, path: tuple[int, ...]) -> None:
 
 def _check_probes(verifier: Verifier, temperature: float) -> None:
     """Every token hangs under the pending one as a probe, so the winner does too; it must not be followed."""
-    target = ToyTarget()
+    target = ToyTarget(far=True)
     for seed in range(10):
         row = _row([1, 2, seed % 5], SamplingSettings(temperature, seed=seed))
         tree = RowTree.under(row.pending)
@@ -118,7 +118,7 @@ def _check_probes(verifier: Verifier, temperature: float) -> None:
 
 def _check_equal(verifier: Verifier) -> None:
     """Greedy rows, and all rows of an exact verifier, get plain decoding's tokens whatever is drafted."""
-    target = ToyTarget(context=40)
+    target = ToyTarget(context=40, far=True)
     requests = [*sample_requests(target), context_request(target)]
     requests = [r for r in requests if r.sampling.greedy or (verifier.exact and _serves(verifier, r.sampling))]
     plain = [plain_tokens(target, request, verifier) for request in requests]
