@@ -114,16 +114,19 @@ def repeated_grams(tries: Sequence[Trie], n: int) -> tuple[int, int]:
 
 
 def measure(
-    target: Target, drafter: Drafter, requests: Sequence[Request], nodes: int, *, n: int = 2
+    target: Target, drafter: Drafter, requests: Sequence[Request], nodes: int, *, tokens: int, n: int = 2
 ) -> tuple[TreeMetrics, list[list[int]]]:
-    """Decode the requests one after the other with trees of `nodes` nodes; the figures, and the new tokens of each."""
+    """Decode the first `tokens` tokens of each request, one after the other; the figures, and the new tokens of each.
+
+    A decoder offers no more nodes than tokens are left to commit, so let the requests ask for `tokens + nodes`.
+    """
     out, texts = TreeMetrics(), []
     drafter.start(target)
     for request in requests:
         decoder = Decoder(target, drafter, Replay(), FixedNodes(nodes))
         decoder.observer = out.observe
         row = decoder.admit(request)
-        while row.finish_reason is None:
+        while row.finish_reason is None and row.generated < tokens:
             if isinstance(drafter, Growing):
                 out.observe_branches(drafter.growing(row), n)
             for advance in decoder.step():
@@ -158,14 +161,21 @@ def main() -> None:
     loaded = load_target(args.model, dtype=args.dtype, threads=args.threads)
     suite = args.suite if args.suite.is_file() else find_suite(str(args.suite))
     questions = draw([read_suite(suite)], args.rows, args.seed)
-    stop = StopSettings(max_new_tokens=args.max_new_tokens)
+    stop = StopSettings(max_new_tokens=args.max_new_tokens + max(args.nodes))
     chats = [loaded.tokenizer.apply_chat(one.messages) for one in questions]
     requests = [Request(loaded.tokenizer.encode(chat, add_special=False), stop=stop) for chat in chats]
     for method in args.drafter:
         name, _, rest = method.partition(":")
         settings = dict(part.split("=", 1) for part in rest.split(",") if part)
         for nodes in args.nodes:
-            metrics, _ = measure(loaded.target, create("drafter", DRAFTERS, name, settings), requests, nodes)
+            metrics, _ = measure(
+                loaded.target,
+                create("drafter", DRAFTERS, name, settings),
+                requests,
+                nodes,
+                tokens=args.max_new_tokens,
+                tokens=args.max_new_tokens,
+            )
             sys.stdout.write(f"{method} nodes {nodes}: {metrics.line()}\n")
             sys.stdout.flush()
 

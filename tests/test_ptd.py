@@ -184,6 +184,18 @@ def test_merge_holds_exactly_the_prefixes_of_what_was_merged(paths: list[list[in
     assert levels(trie) == max((len(path) for path in paths), default=0)
 
 
+def test_a_branch_that_reaches_an_end_token_is_removed_up_to_its_seed() -> None:
+    """60 is followed by 61, and that by the end token 0; 5 and 6 follow each other."""
+    follows = {60: 61, 61: 0, 5: 6, 6: 5}
+    drafter = PTD(preset="paper", seeds=2)
+    run = Stepper(Ruled(lambda text: follows[text[-1]]), drafter, [5, 5])
+    drafter._memories[run.row.id].seeds = [(60, {}), (5, {})]
+    run.step()
+    assert drafter.growing(run.row) == [{60: {61: {}}}, {5: {6: {}}}]
+    run.step()  # 61 says 0, so 60 goes with it; 6 says 5, and 6 moves to the end as a new seed
+    assert drafter.growing(run.row) == [{5: {}}, {6: {5: {}}}]
+
+
 @pytest.mark.parametrize("preset", ["auto", "paper"])
 def test_end_tokens_never_grow_seed_or_enter_the_pool(preset: str) -> None:
     ends = frozenset([0, 3])

@@ -161,23 +161,28 @@ class PTD(Growing[_Memory]):
 
     def _tend(self, memory: _Memory, scored: Scored, above: int) -> None:
         """Harvest, grow, start a new seed, promote: in this order."""
-        node, reached = 0, 0
+        shape, node = memory.shape, 0
         left = [len(scored.tokens) if self.growth is None else self.growth]
-        for token, trie in memory.seeds:
+        alive: list[tuple[int, Trie]] = []
+        reached = 0
+        for seed in memory.seeds:
+            token, trie = seed
             at = scored.find(node, token)
             if at is None:
                 break
-            if levels(trie) + 1 >= memory.shape.depth:
+            if levels(trie) + 1 >= shape.depth:
                 self._harvest(memory.pool, scored, above, token, trie, at)
-            _grow(trie, at, scored, memory.shape.width, left)
+            if _grow(trie, at, scored, shape.width, left):
+                alive.append(seed)
             node, above, reached = at, token, reached + 1
-        if (
-            0 < reached == len(memory.seeds) < memory.shape.seeds
-            and scored.best[node] not in scored.row.end_ids
-        ):
-            memory.seeds.append((scored.best[node], memory.seeds[-1][1].pop(scored.best[node], {})))
-        for seed in memory.seeds[:reached]:
-            if levels(seed[1]) >= memory.shape.depth:
+        last = memory.seeds[-1] if memory.seeds else None
+        memory.seeds = [*alive, *memory.seeds[reached:]]
+        if alive and alive[-1] is last and len(memory.seeds) < shape.seeds:
+            best = scored.best[node]
+            if best not in scored.row.end_ids:
+                memory.seeds.append((best, last[1].pop(best, {})))
+        for seed in alive:
+            if levels(seed[1]) >= shape.depth:
                 _promote(memory.seeds, seed)
 
     def _harvest(
@@ -214,15 +219,24 @@ def _plant(draft: Draft, memory: _Memory, price: float) -> None:
             queue.append((level + 1, child, trie[token]))
 
 
-def _grow(trie: Trie, node: int, scored: Scored, width: int, left: list[int]) -> None:
-    """Give every scored node its argmax as a child, if that is new, no end token, and there is room."""
+def _grow(trie: Trie, node: int, scored: Scored, width: int, left: list[int]) -> bool:
+    """Give every scored node its argmax as a child, if that is new and there is room.
+
+    Branches that reach an end token are removed; returns whether anything but such a branch stands here.
+    """
+    ended = set(scored.row.end_ids)
     for token, below in list(trie.items()):
-        if (at := scored.find(node, token)) is not None:
-            _grow(below, at, scored, width, left)
+        at = scored.find(node, token)
+        if at is not None and not _grow(below, at, scored, width, left):
+            del trie[token]
+            ended.add(token)
     best = scored.best[node]
-    if best not in trie and best not in scored.row.end_ids and len(trie) < width and left[0] > 0:
+    if best in ended:
+        return bool(trie)
+    if best not in trie and len(trie) < width and left[0] > 0:
         trie[best] = {}
         left[0] -= 1
+    return True
 
 
 def _promote(seeds: list[tuple[int, Trie]], seed: tuple[int, Trie]) -> None:
