@@ -174,7 +174,6 @@ def main() -> None:
                 requests,
                 nodes,
                 tokens=args.max_new_tokens,
-                tokens=args.max_new_tokens,
             )
             sys.stdout.write(f"{method} nodes {nodes}: {metrics.line()}\n")
             sys.stdout.flush()
