@@ -143,7 +143,7 @@ VERIFIERS = [
         "sampling.py",
         "noise.uniform(settings.seed, row.sample, position)",
         "noise.uniform(settings.seed, row.sample, row.steps)",
-        ("tests/test_replay.py",),
+        (f"{VERIFIED}[replay]",),
     ),
     Mutant(
         "bonus from the wrong node",
