@@ -154,7 +154,10 @@ def test_more_prompts_than_rows_wait_their_turn() -> None:
 def test_stats_have_the_documented_keys_and_plain_decoding_accepts_exactly_one() -> None:
     [result] = engine_of(1).generate("ab", raw=True, max_new_tokens=12)
     stats = asdict(result)["stats"]
-    assert set(asdict(result)) == {"text", "tokens", "prompt_tokens", "finish_reason", "stats"}
+    assert set(asdict(result)) == {
+        *("text", "tokens", "prompt_tokens", "finish_reason", "stats", "sample", "logprobs", "exceptions"),
+        *("budget_spent", "budget_left"),
+    }
     assert set(stats) == {
         *("forwards", "committed", "acceptance_length", "nodes_per_forward", "draft_s", "target_s", "verify_s"),
         *("prefill_s", "tokens_per_s", "lossless", "exact", "reproducible", "drafter", "verifier", "model", "dtype"),

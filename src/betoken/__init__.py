@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from betoken.conversation import Conversation
     from betoken.engine import Engine, Stream, load
     from betoken.result import Chunk, Result, Stats
+    from betoken.settings import GenerationSettings
 
 __version__ = "0.1.0"
 
@@ -19,6 +20,7 @@ __all__ = [
     "Chunk",
     "Conversation",
     "Engine",
+    "GenerationSettings",
     "InputError",
     "Result",
     "Stats",
@@ -31,6 +33,7 @@ _LAZY = {
     "Chunk": "betoken.result",
     "Conversation": "betoken.conversation",
     "Engine": "betoken.engine",
+    "GenerationSettings": "betoken.settings",
     "Result": "betoken.result",
     "Stats": "betoken.result",
     "Stream": "betoken.engine",

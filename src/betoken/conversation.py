@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from betoken.decode import Prefix
 from betoken.engine import Engine, Stream
 from betoken.errors import BetokenError
 from betoken.models.tokenizer import Message
 from betoken.result import Chunk, Result
-
-
-class Settings(TypedDict, total=False):
-    """The settings of `Engine.stream`, which has their defaults and refuses others."""
-
-    max_new_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
-    stop: str | Sequence[str]
+from betoken.settings import GenerationSettings, SettingKeywords
 
 
 class Conversation:
@@ -41,19 +30,23 @@ class Conversation:
             raise BetokenError("nothing was answered yet")
         return self._last
 
-    def send(self, text: str, **settings: Unpack[Settings]) -> Result:
+    def send(
+        self, text: str, *, settings: GenerationSettings | None = None, **changes: Unpack[SettingKeywords]
+    ) -> Result:
         """Say something and get the whole answer; settings and errors as in `Engine.generate`."""
-        for _ in self.stream(text, **settings):
+        for _ in self.stream(text, settings=settings, **changes):
             pass
         return self.result
 
-    def stream(self, text: str, **settings: Unpack[Settings]) -> Iterator[Chunk]:
+    def stream(
+        self, text: str, *, settings: GenerationSettings | None = None, **changes: Unpack[SettingKeywords]
+    ) -> Iterator[Chunk]:
         """Say something and read the answer chunk by chunk.
 
         An answer that is broken off stays in the conversation as far as it came.
         """
         asked = [*self.messages, {"role": "user", "content": text}]
-        stream = self.engine.stream(asked, **settings)
+        stream = self.engine.stream(asked, settings=settings, **changes)
         stream.retain = True
         return self._answered(asked, stream)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, Unpack, cast
 
 import torch
 
@@ -20,8 +21,7 @@ from betoken.models.target import Target
 from betoken.models.tokenizer import Message, Tokenizer
 from betoken.registry import create
 from betoken.result import Chunk, Result
-from betoken.state import SamplingSettings, StopSettings
-from betoken.text import TextStream
+from betoken.settings import GenerationSettings, SettingKeywords
 from betoken.tuning.auto import AutoNodes
 from betoken.tuning.cost import load as load_cost
 from betoken.tuning.nodes import FixedNodes, NodePolicy
@@ -56,25 +56,23 @@ class Engine:
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
-        max_new_tokens: int = 256,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
+        samples: int = 1,
         raw: bool = False,
+        settings: GenerationSettings | None = None,
+        **changes: Unpack[SettingKeywords],
     ) -> list[Result]:
-        """Answer prompts, decoded together; one result each, in order.
+        """Answer prompts, decoded together; `samples` results each, in the order of the prompts.
 
         `prompts`: one text or conversation, or a list of them. Texts go through the model's chat template unless
-        `raw`. What the settings mean: `SamplingSettings` and `StopSettings`. Raises InputError for prompts and
-        settings that cannot be used.
+        `raw`. The samples of a prompt share its prefill and differ in their random numbers; the first is what
+        `samples=1` gives. `changes`: any field of `GenerationSettings` (temperature=0.7, ...), on top of `settings`.
+        Raises InputError for prompts and settings that cannot be used, TypeError for a setting that does not exist.
         """
-        sampling = SamplingSettings(temperature, top_k, top_p, min_p, seed)
-        stopping = StopSettings(max_new_tokens, _texts(stop))
-        requests = [Request(self.encode(prompt, raw=raw), sampling, stopping) for prompt in _several(prompts)]
-        streams = [Stream(self, request) for request in requests]
+        if samples < 1:
+            raise InputError(f"samples must be at least 1, not {samples}")
+        asked = replace(settings or GenerationSettings(), **changes)
+        encoded = [self.encode(prompt, raw=raw) for prompt in _several(prompts)]
+        streams = [Stream(self, _request(tokens, asked, n)) for tokens in encoded for n in range(samples)]
         try:
             for stream in streams:
                 stream.admit()
@@ -87,22 +85,20 @@ class Engine:
         self,
         prompt: Prompt,
         *,
-        max_new_tokens: int = 256,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
+        sample: int = 0,
         raw: bool = False,
+        settings: GenerationSettings | None = None,
+        **changes: Unpack[SettingKeywords],
     ) -> Stream:
         """Answer one prompt chunk by chunk; settings and errors as in `generate`.
 
-        Streams that are read in turns decode together.
+        `sample`: which of the prompt's samples, from 0. Streams that are read in turns decode together, each with
+        settings of its own.
         """
-        sampling = SamplingSettings(temperature, top_k, top_p, min_p, seed)
-        stopping = StopSettings(max_new_tokens, _texts(stop))
-        return Stream(self, Request(self.encode(prompt, raw=raw), sampling, stopping))
+        if sample < 0:
+            raise InputError(f"sample must be at least 0, not {sample}")
+        asked = replace(settings or GenerationSettings(), **changes)
+        return Stream(self, _request(self.encode(prompt, raw=raw), asked, sample))
 
     def chat(self, messages: Sequence[Message] = ()) -> Conversation:
         """A conversation that starts with `messages` (a system message, say) and keeps its keys and values."""
@@ -128,7 +124,7 @@ class Engine:
 
     def _admit(self, request: Request, *, retain: bool) -> Answer:
         row = self.decoder.admit(request)
-        answer = Answer(row, TextStream(self.tokenizer, request.stop.stop), retain)
+        answer = Answer(row, self.tokenizer, retain)
         self._answers[row.id] = answer
         return answer
 
@@ -278,5 +274,5 @@ def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(cast("Sequence[Prompt]", prompts))
 
 
-def _texts(stop: str | Sequence[str]) -> tuple[str, ...]:
-    return (stop,) if isinstance(stop, str) else tuple(stop)
+def _request(tokens: Sequence[int], asked: GenerationSettings, sample: int) -> Request:
+    return Request(tokens, asked.sampling, asked.ending, sample, asked.budget, asked.logprobs)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from betoken.commands import options
-from betoken.commands.generate import summary, write
+from betoken.commands.generate import report, write
 from betoken.errors import InputError
 
 if TYPE_CHECKING:
-    from betoken.conversation import Conversation, Settings
+    from betoken.conversation import Conversation
+    from betoken.settings import GenerationSettings
 
 HELP = """Talk to a model. What was said stays in its cache, so each turn reads only what is new.
 
@@ -39,7 +40,14 @@ def chat(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    logit_bias: options.LogitBias = None,
     stop: options.Stop = None,
+    stop_id: options.StopId = None,
+    ignore_eos: options.IgnoreEos = False,
+    min_new_tokens: options.MinNewTokens = 0,
     draft_model: options.DraftModel = None,
     drafter: options.DrafterName = None,
     verifier: options.VerifierName = None,
@@ -50,11 +58,28 @@ def chat(
     threads: options.Threads = None,
     cache_dir: options.CacheDir = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    budget: options.Budget = None,
+    show_exceptions: options.ShowExceptions = False,
 ) -> None:
-    from betoken.state import SamplingSettings, StopSettings
+    from betoken.settings import GenerationSettings
 
-    SamplingSettings(temperature, top_k, top_p, min_p, seed)  # refuse bad values before a model is loaded
-    StopSettings(max_new_tokens, tuple(stop or ()))
+    settings = GenerationSettings(  # refuses bad values before a model is loaded
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=options.parse_logit_bias(logit_bias or ()),
+        stop=stop or (),
+        stop_ids=stop_id or (),
+        ignore_eos=ignore_eos,
+        min_new_tokens=min_new_tokens,
+        budget=budget,
+    )
     engine = options.open_engine(
         model,
         draft_model=draft_model,
@@ -68,15 +93,6 @@ def chat(
         cache_dir=cache_dir,
         trust_remote_code=trust_remote_code,
     )
-    settings: Settings = {
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": seed,
-        "stop": stop or (),
-    }
     start = [] if system is None else [{"role": "system", "content": system}]
     conversation = engine.chat(start)
     while (said := _ask()) is not None:
@@ -86,7 +102,7 @@ def chat(
             conversation.close()
             conversation = engine.chat(start)
         elif said:
-            _answer(conversation, said, settings)
+            _answer(conversation, said, settings, show_exceptions=show_exceptions)
 
 
 def _ask() -> str | None:
@@ -101,9 +117,9 @@ def _ask() -> str | None:
     return line.strip() if line else None
 
 
-def _answer(conversation: Conversation, said: str, settings: Settings) -> None:
+def _answer(conversation: Conversation, said: str, settings: GenerationSettings, *, show_exceptions: bool) -> None:
     try:
-        write(conversation.stream(said, **settings))
+        write(conversation.stream(said, settings=settings), mark=show_exceptions)
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
@@ -112,4 +128,4 @@ def _answer(conversation: Conversation, said: str, settings: Settings) -> None:
             raise
         print(f"betoken: {error} (/reset starts afresh)", file=sys.stderr)  # noqa: T201
         return
-    print(summary(conversation.result.stats), file=sys.stderr)  # noqa: T201
+    report(conversation.result, show_exceptions=show_exceptions)

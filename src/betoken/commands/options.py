@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from betoken.engine import Engine
 
 DEFAULT_MODEL = "smollm2-135m"
+SAMPLING, ENDING = "How tokens are picked", "When the answer ends"
 
 Model = Annotated[
     str, typer.Option("--model", help="Store name (see betoken models), folder, GGUF file, or Hub id (owner/name).")
@@ -32,13 +33,69 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="drafter.KEY=VALUE", help="A setting of the drafter or verifier (verifier.KEY=...)."),
 ]
-MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Most tokens of the answer.")]
-Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same text, with every drafter.")]
-Temperature = Annotated[float, typer.Option("--temperature", help="0 is greedy.")]
-TopK = Annotated[int, typer.Option("--top-k", help="Keep the K most probable tokens; 0 keeps all.")]
-TopP = Annotated[float, typer.Option("--top-p", help="Keep the most probable tokens that together reach P.")]
-MinP = Annotated[float, typer.Option("--min-p", help="Keep tokens at least P times as probable as the best.")]
-Stop = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")]
+MaxNewTokens = Annotated[
+    int, typer.Option("--max-new-tokens", rich_help_panel=ENDING, help="Most tokens of the answer.")
+]
+Seed = Annotated[
+    int, typer.Option("--seed", rich_help_panel=SAMPLING, help="The same seed gives the same text, with every drafter.")
+]
+Temperature = Annotated[float, typer.Option("--temperature", rich_help_panel=SAMPLING, help="0 is greedy.")]
+TopK = Annotated[
+    int, typer.Option("--top-k", rich_help_panel=SAMPLING, help="Keep the K most probable tokens; 0 keeps all.")
+]
+TopP = Annotated[
+    float,
+    typer.Option("--top-p", rich_help_panel=SAMPLING, help="Keep the most probable tokens that together reach P."),
+]
+MinP = Annotated[
+    float,
+    typer.Option("--min-p", rich_help_panel=SAMPLING, help="Keep tokens at least P times as probable as the best."),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", rich_help_panel=ENDING, help="End before this text; may be given several times."),
+]
+StopId = Annotated[
+    list[int] | None,
+    typer.Option("--stop-id", rich_help_panel=ENDING, help="End with this token id; may be given several times."),
+]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", rich_help_panel=ENDING, help="Go on after the model's own end tokens.")
+]
+MinNewTokens = Annotated[
+    int, typer.Option("--min-new-tokens", rich_help_panel=ENDING, help="No end token before this many tokens.")
+]
+RepetitionPenalty = Annotated[
+    float,
+    typer.Option(
+        "--repetition-penalty", rich_help_panel=SAMPLING, help="Above 1: less of what prompt and answer have already."
+    ),
+]
+PresencePenalty = Annotated[
+    float,
+    typer.Option("--presence-penalty", rich_help_panel=SAMPLING, help="Taken off the logits of the answer's tokens."),
+]
+FrequencyPenalty = Annotated[
+    float,
+    typer.Option("--frequency-penalty", rich_help_panel=SAMPLING, help="The same, times how often a token came."),
+]
+LogitBias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--logit-bias",
+        metavar="ID=BIAS",
+        rich_help_panel=SAMPLING,
+        help="Added to a token's logit: -inf bans it, 1000 forces it; may be given several times.",
+    ),
+]
+Budget = Annotated[
+    float | None,
+    typer.Option("--budget", help="Most regret that verifier asd may spend here. Default: its own budget setting."),
+]
+ShowExceptions = Annotated[
+    bool,
+    typer.Option("--show-exceptions", help="Colour and list the tokens that plain decoding would not have written."),
+]
 Dtype = Annotated[
     str | None, typer.Option("--dtype", help="int8, float32 or bfloat16. Default: int8 where the CPU has the kernels.")
 ]
@@ -65,6 +122,21 @@ def parse_set(texts: Sequence[str], owners: Sequence[str] = ("drafter", "verifie
             raise InputError(f"--set {text}: {owner}.{key} is given twice")
         settings[owner][key] = value
     return settings
+
+
+def parse_logit_bias(texts: Sequence[str]) -> dict[int, float]:
+    """`ID=BIAS` texts as {id: bias}. Raises InputError for another form or an id given twice."""
+    biases: dict[int, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            token, bias = int(name), float(value)
+        except ValueError:
+            raise InputError(f"--logit-bias {text}: write ID=BIAS, a token id and a number (-inf bans it)") from None
+        if token in biases:
+            raise InputError(f"--logit-bias {text}: token {token} is given twice")
+        biases[token] = bias
+    return biases
 
 
 def parse_nodes(text: str) -> int | Literal["auto"]:

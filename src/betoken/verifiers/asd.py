@@ -7,7 +7,7 @@ before the temperature) for greedy rows, of their log-probabilities for sampling
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -70,8 +70,9 @@ class Asd:
         if relaxed:
             limits = np.array([self._allowed(row) - row.ledger.spent for row in state.rows])
             chosen = self._choose(tree, scores, state, relaxed, limits)
+        verdicts = (chosen.get(b) or follow(tree, scores, row, b) for b, row in enumerate(state.rows))
         return Verdict(
-            tuple(chosen[b] if b in chosen else follow(tree, scores, row, b) for b, row in enumerate(state.rows))
+            tuple(replace(one, budget=self._allowed(row)) for one, row in zip(verdicts, state.rows, strict=True))
         )
 
     def _allowed(self, row: Row) -> float:

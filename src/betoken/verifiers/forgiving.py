@@ -99,13 +99,6 @@ def _least_regret(
     return min(found)[1] if found else None
 
 
-def check_budgets(name: str, state: State) -> None:
-    """Raises InputError for a request with a budget other than 0: these rules have none."""
-    for row in state.rows:
-        if row.ledger.budget:
-            raise InputError(f"verifier {name} has no budget: leave it out, or use 0 for plain decoding's tokens")
-
-
 def within(name: str, value: float, low: float, high: float) -> None:
     """Raises InputError unless low <= value <= high."""
     if not low <= value <= high:

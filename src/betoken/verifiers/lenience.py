@@ -8,9 +8,9 @@ from betoken.models.target import Scores
 from betoken.state import Relaxation, Row, State
 from betoken.tree import TokenTree
 from betoken.verifiers.drawn import Accept, Draft, Law, sample
-from betoken.verifiers.forgiving import Opinion, check_budgets, forgive_row, within
+from betoken.verifiers.forgiving import Opinion, forgive_row, within
 from betoken.verifiers.rejection import walk
-from betoken.verifiers.verifier import RowVerdict, Verdict
+from betoken.verifiers.verifier import RowVerdict, Verdict, check_budgets
 
 
 @dataclass(frozen=True)

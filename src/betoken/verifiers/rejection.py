@@ -13,7 +13,7 @@ from betoken.models.target import Scores
 from betoken.state import State
 from betoken.tree import TokenTree
 from betoken.verifiers.drawn import Accept, Draft, Law, judge, residual
-from betoken.verifiers.verifier import Verdict
+from betoken.verifiers.verifier import Verdict, check_budgets
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Rejection:
     exact = False
 
     def check(self, state: State) -> None:
-        """Serves every setting."""
+        """Raises InputError for a request with a budget other than 0."""
+        check_budgets(self.name, state)
 
     def verify(self, tree: TokenTree, scores: Scores, state: State) -> Verdict:
         """One verdict a row; greedy rows follow the argmax."""

@@ -15,8 +15,8 @@ from betoken.models.target import Scores
 from betoken.sampling import Law
 from betoken.state import State
 from betoken.tree import TokenTree
-from betoken.verifiers.forgiving import Opinion, check_budgets, forgive, within
-from betoken.verifiers.verifier import Verdict
+from betoken.verifiers.forgiving import Opinion, forgive, within
+from betoken.verifiers.verifier import Verdict, check_budgets
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from betoken.models.target import Scores
 from betoken.sampling import adjust, pick
 from betoken.state import Row, State
 from betoken.tree import TokenTree
-from betoken.verifiers.verifier import RowVerdict, Verdict
+from betoken.verifiers.verifier import RowVerdict, Verdict, check_budgets
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Replay:
     exact = True
 
     def check(self, state: State) -> None:
-        """Serves every setting."""
+        """Raises InputError for a request with a budget other than 0."""
+        check_budgets(self.name, state)
 
     def verify(self, tree: TokenTree, scores: Scores, state: State) -> Verdict:
         """One verdict a row, the same tokens as plain decoding."""
@@ -46,7 +47,8 @@ class Greedy:
     exact = True
 
     def check(self, state: State) -> None:
-        """Raises InputError for a row that samples."""
+        """Raises InputError for a row that samples, or has a budget other than 0."""
+        check_budgets(self.name, state)
         for row in state.rows:
             if not row.sampling.greedy:
                 raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from betoken.errors import InputError
 from betoken.models.target import Scores
 from betoken.state import Relaxation, State
 from betoken.tree import TokenTree
@@ -20,6 +21,8 @@ class RowVerdict:
     """The token that follows the path, picked from the target's own law: the new pending token."""
     exceptions: tuple[Relaxation, ...] = ()
     """Accepted tokens that plain decoding would not have picked."""
+    budget: float | None = None
+    """Most regret the row may spend in all; None from a verifier that has no budget."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +57,10 @@ class Verifier(Protocol):
 
     def verify(self, tree: TokenTree, scores: Scores, state: State) -> Verdict:
         """One verdict a row. Follows candidates only, never a probe; computes a node's law only along the path."""
+
+
+def check_budgets(name: str, state: State) -> None:
+    """For verifiers without a budget. Raises InputError for a request with a budget other than 0."""
+    for row in state.rows:
+        if row.ledger.budget:
+            raise InputError(f"verifier {name} has no budget: leave it out, or use verifier asd, which has one")
