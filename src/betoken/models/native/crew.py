@@ -12,13 +12,21 @@ import threading
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from betoken.models.native import emit
 from betoken.models.native.job import MAX_THREADS, MODEL, PASS
 from betoken.models.native.kernels import compiled
 
-_JOBS, _ARRIVED, _STOP = 0, 8, 16  # int64 places in the control block, a cache line apart
-_SPINS = 50_000
+_JOBS, _ARRIVED, _STOP, _STALLS = 0, 8, 16, 24  # int64 places in the control block, a cache line apart
+_SPINS = 2_000
+"""Turns of a waiting loop, about 50 microseconds, before a waiting thread gives its core to others."""
+_NAPS = 5_000
+"""Short sleeps, together about half a second, before an idle worker sleeps longer ones."""
+
+_STALLED = 20
+"""Short sleeps at the barriers of one pass, over a millisecond in all, that say that cores are wanted elsewhere."""
+_FEWEST_ALONE, _MOST_ALONE = 4, 64
 
 
 @compiled
@@ -33,8 +41,10 @@ def barrier(control, threads):  # type: ignore[no-untyped-def]
             emit.pause()
             spins += 1
             if spins > _SPINS:
-                # Somebody else has the other core: let the missing thread run.
-                emit.sleep_us(10)
+                # On a busy machine the thread that is missing may be waiting for this very core. Sleeping, not
+                # yielding, makes the scheduler give it over.
+                emit.fetch_add(control + _STALLS * 8, 1)
+                emit.sleep_us(20)
 
 
 @compiled
@@ -48,12 +58,17 @@ def await_job(control, done):  # type: ignore[no-untyped-def]
         if idle < _SPINS:
             emit.pause()
         else:
-            emit.sleep_us(50 if idle < _SPINS + 2000 else 1000)
+            emit.sleep_us(20 if idle < _SPINS + _NAPS else 1_000)
     return True
 
 
 class Crew:
-    """A fixed number of threads; the caller's own is number 0."""
+    """A fixed number of threads; the caller's own is number 0.
+
+    Other programs that want the same cores make threads wait for each other at every barrier, which can be many times
+    slower than one thread alone. Since the number of threads changes no bit of the result, a pass that stalled is
+    followed by some that run alone, more of them each time it happens again.
+    """
 
     def __init__(self, threads: int) -> None:
         """Starts threads - 1 daemon workers."""
@@ -62,16 +77,28 @@ class Crew:
         self.model = np.zeros(1, dtype=MODEL)
         self.run = np.zeros(1, dtype=PASS)
         self._turn = threading.Lock()
+        self._alone, self._rest = 0, _FEWEST_ALONE
         for number in range(1, threads):
             arguments = (self.control.ctypes.data, number, self.model, self.run)
             threading.Thread(target=_work, args=arguments, daemon=True, name=f"betoken-{number}").start()
 
-    def forward(self, model: np.ndarray, run: np.ndarray) -> None:
+    def forward(self, model: NDArray[np.void], run: NDArray[np.void]) -> None:
         """One forward pass; returns when all threads are done. One at a time: targets may share a crew."""
         with self._turn:
             self.model[0], self.run[0] = model[0], run[0]
-            self.run[0]["threads"] = self.threads
-            _lead(self.control.ctypes.data, self.model, self.run)
+            together = self.threads > 1 and self._alone == 0
+            self.run[0]["threads"] = self.threads if together else 1
+            self.control[_STALLS] = 0
+            _lead(self.control.ctypes.data, together, self.model, self.run)
+            self._judge(together)
+
+    def _judge(self, together: bool) -> None:
+        if not together:
+            self._alone = max(0, self._alone - 1)
+        elif self.control[_STALLS] > _STALLED:
+            self._alone, self._rest = self._rest, min(2 * self._rest, _MOST_ALONE)
+        else:
+            self._rest = _FEWEST_ALONE
 
 
 @cache
@@ -80,13 +107,13 @@ def crew(threads: int) -> Crew:
     return Crew(max(1, min(threads, MAX_THREADS)))
 
 
-def _work(control: int, number: int, model: np.ndarray, run: np.ndarray) -> None:
+def _work(control: int, number: int, model: NDArray[np.void], run: NDArray[np.void]) -> None:
     from betoken.models.native.forward import serve
 
     serve(control, number, model, run)
 
 
-def _lead(control: int, model: np.ndarray, run: np.ndarray) -> None:
+def _lead(control: int, together: bool, model: NDArray[np.void], run: NDArray[np.void]) -> None:
     from betoken.models.native.forward import lead
 
-    lead(control, model, run)
+    lead(control, together, model, run)

@@ -26,8 +26,6 @@ TILE = 8
 """Most rows that one pass over a channel block serves: two vectors of sums a row must fit the registers."""
 FLOAT_SPLIT = 128
 """Inputs after which a float32 product adds its running sum to the total: shorter chains round less."""
-PREFETCH = 1024
-"""Bytes ahead of the read position; found by trying 512..4096 (docs/log.md)."""
 
 I8, I32, I64, F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 V16I, V16F = ir.VectorType(I32, LANES), ir.VectorType(F32, LANES)
@@ -65,14 +63,6 @@ def zero(kind: ir.Type) -> Value:
 def offset(b: Builder, base: Value, index: Value, stride: int) -> Value:
     """base + index * stride."""
     return b.add(base, b.mul(index, I64(stride)))
-
-
-def prefetch(b: Builder, address: Value) -> None:
-    """Ask for the cache line at `address`; never faults."""
-    pointer = I8.as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
-    call = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-    b.call(call, [b.inttoptr(address, pointer), I32(0), I32(3), I32(1)])
 
 
 def loop(b: Builder, begin: Value, end: Value, carried: list[Value], body: Callable[..., list[Value]]) -> list[Value]:
@@ -139,8 +129,6 @@ def int8_tile(rows: int, vnni: bool) -> Any:
             def body(index: Value, sums: list[Value]) -> list[Value]:
                 here = offset(b, w, index, 4 * BLOCK)
                 weights = [at(b, b.add(here, I64(64 * half)), V16I, 64) for half in range(2)]
-                for half in range(2):
-                    prefetch(b, b.add(here, I64(64 * half + PREFETCH)))
                 new = []
                 for row in range(rows):
                     inputs = at(b, offset(b, bases[row], index, 4), I32, 4)
@@ -169,8 +157,6 @@ def float_tile(rows: int) -> Any:
             def body(index: Value, sums: list[Value]) -> list[Value]:
                 here = offset(b, w, index, 4 * BLOCK)
                 weights = [at(b, b.add(here, I64(64 * half)), V16F, 64) for half in range(2)]
-                for half in range(2):
-                    prefetch(b, b.add(here, I64(64 * half + PREFETCH)))
                 new = []
                 for row in range(rows):
                     inputs = splat(b, at(b, offset(b, bases[row], index, 4), F32, 4), V16F)

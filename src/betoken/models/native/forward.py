@@ -111,9 +111,10 @@ def forward_part(control, thread, models, runs):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def lead(control, models, runs):  # type: ignore[no-untyped-def]
-    """Thread 0: announce the job, do its part."""
-    emit.fetch_add(control, 1)
+def lead(control, together, models, runs):  # type: ignore[no-untyped-def]
+    """Thread 0: announce the job, unless it does it alone, and do its part."""
+    if together:
+        emit.fetch_add(control, 1)
     forward_part(control, 0, models, runs)
 
 

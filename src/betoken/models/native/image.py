@@ -26,9 +26,11 @@ _EDGE = 64
 
 def block(size: int) -> memoryview:
     """Zeroed anonymous memory, in huge pages where the system has them."""
-    memory = mmap.mmap(-1, max(size, 1))
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return memoryview(mmap.mmap(-1, max(size, 1)))
+    # Python maps shared memory unless told otherwise, and that stays in small pages.
+    memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(memory)
 
 

@@ -22,6 +22,7 @@ _C5, _C4, _C3 = F(1.9875691500e-4), F(1.3981999507e-3), F(8.3334519073e-3)
 _C2, _C1, _C0 = F(4.1665795894e-2), F(1.6666665459e-1), F(5.0000001201e-1)
 _LEAST, _MOST = F(-87.0), F(88.0)
 _LEVELS = F(127.0)
+_STREAM = 1 << 18  # bytes of weights
 
 compiled = nb.njit(nogil=True, cache=True, error_model="numpy")
 
@@ -184,9 +185,12 @@ def take(run, phase, chunk):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def chunk_of(run, blocks):  # type: ignore[no-untyped-def]
-    """How many blocks a thread takes at once: few enough that a slowed thread does not hold up the others."""
-    return max(1, blocks // (run.threads * 8))
+def chunk_of(run, blocks, inputs):  # type: ignore[no-untyped-def]
+    """How many channel blocks a thread takes at once.
+
+    Long enough runs of memory to stream, short enough that threads finish together even when one is slowed.
+    """
+    return max(1, min(blocks // (run.threads * 3), _STREAM // (inputs * BLOCK)))
 
 
 STORE, ADD = 0, 1
@@ -197,7 +201,7 @@ def product_rows(model, run, thread, phase, product, x, stride, scales, nodes, o
     """`nodes` rows times a product's weights into `out`, or added to it."""
     scratch = run.scratch + thread * run.scratch_stride
     blocks = (product.outputs + BLOCK - 1) // BLOCK
-    chunk = chunk_of(run, blocks)
+    chunk = chunk_of(run, blocks, product.inputs)
     tile = floats(scratch, TILE * BLOCK)
     first = take(run, phase, chunk)
     while first < blocks:
@@ -222,7 +226,7 @@ def gate_up_rows(model, run, thread, phase, product, x, stride, out, out_stride)
     """silu(gate) * up into `out` [nodes, ffn]; the product's blocks are gate, up, gate, up, ..."""
     scratch = run.scratch + thread * run.scratch_stride
     blocks = product.outputs // (2 * BLOCK)
-    chunk = chunk_of(run, blocks)
+    chunk = chunk_of(run, blocks, product.inputs)
     gate, up = floats(scratch, TILE * BLOCK), floats(scratch + TILE * BLOCK * 4, TILE * BLOCK)
     first = take(run, phase, chunk)
     while first < blocks:
