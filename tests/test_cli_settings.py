@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,8 +60,8 @@ def told(found: dict[str, Any]) -> dict[str, Any]:
     ("arguments", "asked"),
     [
         (["--repetition-penalty", "1.7"], {"repetition_penalty": 1.7}),
-        (["--presence-penalty", "0.5", "--frequency-penalty=-0.2"],
-         {"presence_penalty": 0.5, "frequency_penalty": -0.2}),
+        (["--presence-penalty", "0.5"], {"presence_penalty": 0.5}),
+        (["--frequency-penalty=2"], {"frequency_penalty": 2.0}),
         (["--logit-bias", "70=-inf", "--logit-bias", "71=1000"], {"logit_bias": {70: float("-inf"), 71: 1000.0}}),
         (["--stop-id", "72", "--stop-id", "73", "--logit-bias", "73=1000"],
          {"stop_ids": [72, 73], "logit_bias": {73: 1e3}}),
@@ -80,6 +81,17 @@ def test_the_command_line_asks_what_python_asks(
     assert told(json.loads(ran.stdout)) == told(json.loads(json.dumps(asdict(expected))))
     default = engine.generate(ASKED[-4], raw=True, max_new_tokens=16)[0]
     assert "logprobs" in asked or expected.tokens != default.tokens
+
+
+def test_ignore_eos(home: Path, run: Run) -> None:
+    """On a model that has an end token."""
+    ending = shutil.copytree(home / "tiny", home / "ending")
+    for name in ("config.json", "generation_config.json"):
+        (ending / name).write_text(json.dumps(json.loads((ending / name).read_text()) | {"eos_token_id": 73}))
+    asked = (*ASKED, "--model", "ending", "--logit-bias", "73=1000", "--json")
+    ended, ignored = (json.loads(run(*asked, *more).stdout) for more in ((), ("--ignore-eos",)))
+    assert (ended["tokens"], ended["finish_reason"]) == ([73], "stop")
+    assert (ignored["tokens"], ignored["finish_reason"]) == ([73] * 16, "length")
 
 
 def test_logprobs_have_texts(run: Run, engine: Engine) -> None:
