@@ -176,7 +176,7 @@ class Decoder:
 
     def _decode(self, state: State) -> list[Advance]:
         began = perf_counter()
-        limits = [max(1, min(n, row.room)) for n, row in zip(self.policy.limits(state), state.rows, strict=True)]
+        limits = [_most_nodes(n, row) for n, row in zip(self.policy.limits(state), state.rows, strict=True)]
         tree = self.policy.trim(self.drafter.propose(state, limits), state)
         drafted = perf_counter()
         slots = [row.slot for row in state.rows]
@@ -256,6 +256,14 @@ class Decoder:
         # A short prefix is cheaper to compute than to share, but a whole prompt is ready at once.
         worthwhile = length > 0 and length >= min(self.shared_prefix, row.cached)
         return self.cache.fork(best, length) if worthwhile else self.cache.open()
+
+
+def _most_nodes(limit: int, row: Row) -> int:
+    """No draft for a row that takes one more token, and no node beyond the context.
+
+    Otherwise the tokens that are left bound the depth of a draft, which is the drafter's to see, not its nodes.
+    """
+    return 1 if row.room <= 1 else max(1, min(limit, row.context - row.cached))
 
 
 def _logprobs(tree: TokenTree, scores: Scores, verdict: Verdict, b: int, row: Row) -> tuple[TokenLogprob, ...]:

@@ -141,7 +141,7 @@ class DraftModel:
         for draft in growing:
             self._catch_up(draft.row)
         for level in range(self.depth):
-            growing = [draft for draft in growing if draft.frontier and level < draft.budget - 1]
+            growing = [draft for draft in growing if draft.frontier and level < min(draft.budget, draft.row.room) - 1]
             if not growing:
                 break
             self._grow(growing, level)

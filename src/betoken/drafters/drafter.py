@@ -37,7 +37,10 @@ class Drafter(Protocol):
         """These requests left: forget them."""
 
     def propose(self, state: State, nodes: Sequence[int]) -> TokenTree:
-        """A tree for each row of at most `nodes[b]` nodes, the pending token (node 0) and probes included."""
+        """A tree for each row of at most `nodes[b]` nodes, the pending token (node 0) and probes included.
+
+        Candidates deeper than `row.room - 1` cannot be committed; proposing them is a waste, not an error.
+        """
 
     def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
         """What the target made of it. Called after every forward pass, when the tokens are committed already.

@@ -61,7 +61,7 @@ class PromptLookup:
         """One chain a row, or nothing where no n-gram matches."""
         trees = []
         for row, limit in zip(state.rows, nodes, strict=True):
-            draft = self._copy(row, min(limit - 1, self.max_draft)) if limit > 1 else []
+            draft = self._copy(row, min(limit - 1, row.room - 1, self.max_draft)) if limit > 1 else []
             trees.append(RowTree.chain(row.pending, draft))
         return TokenTree.stack(trees)
 

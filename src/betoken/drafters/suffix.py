@@ -106,7 +106,7 @@ class Suffix:
         most = min(limit - 1, self.max_draft)
         grow = _grow_tree if self.tree else _grow_chain
         for index, state, length in self._matches(own, row):
-            allowed = min(most, int(self.factor * length))
+            allowed = min(most, row.room - 1, int(self.factor * length))
             if allowed <= best_score:  # a path's probability is at most 1, so no shorter match can win any more
                 continue
             draft, score = grow(index, state, allowed, self.min_ratio, row.pending)
