@@ -53,9 +53,7 @@ class Stepper:
         self.policy = FixedNodes(nodes)
         self.decoder = Decoder(target, drafter, Replay(), self.policy)
         self.decoder.observer = self._look
-        self.row = self.decoder.admit(
-            Request(prompt, SamplingSettings(seed=seed), StopSettings(max_new_tokens=400))
-        )
+        self.row = self.decoder.admit(Request(prompt, SamplingSettings(seed=seed), StopSettings(max_new_tokens=400)))
         self.tree: TokenTree | None = None
 
     def step(self) -> TokenTree:

@@ -51,7 +51,5 @@ def test_same_tokens_as_plain_decoding_in_fewer_forwards(
 ) -> None:
     got, trees = run_batch(create("drafter", DRAFTERS, name, {}), model.target, requests, 24)
     assert got == plain
-    forwards = sum(
-        int(tree.roles[0, 0] == Role.PENDING) for tree in trees
-    )  # of the first row, the longer one
+    forwards = sum(int(tree.roles[0, 0] == Role.PENDING) for tree in trees)  # of the first row, the longer one
     assert len(got[0]) > forwards

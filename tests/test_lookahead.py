@@ -28,9 +28,7 @@ def test_window_fills_slides_and_feeds_the_pool_as_worked_by_hand() -> None:
     drafter = Lookahead(n=3, window=2, grams=2)
     run = Stepper(Ruled(alternating), drafter, [50])
     memory = drafter._memories[run.row.id]
-    assert memory.window == [
-        [50, 50, 50]
-    ]  # one row, one column more than the window: it moves up while it fills
+    assert memory.window == [[50, 50, 50]]  # one row, one column more than the window: it moves up while it fills
 
     tree = run.step()  # 1, 2, 3 tokens seen: 60, 51, 60
     assert tree.parents[0].tolist() == [-1, 0, 1]

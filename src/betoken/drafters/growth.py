@@ -141,9 +141,7 @@ class Growing(ABC, Generic[M]):
 
     def propose(self, state: State, nodes: Sequence[int]) -> TokenTree:
         """Candidates and probes of each row, at most `nodes[b]` nodes with the pending token."""
-        return TokenTree.stack(
-            [self._propose(row, limit) for row, limit in zip(state.rows, nodes, strict=True)]
-        )
+        return TokenTree.stack([self._propose(row, limit) for row, limit in zip(state.rows, nodes, strict=True)])
 
     def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
         """Learn from every row that goes on; prefill is not read, its text is in the request."""

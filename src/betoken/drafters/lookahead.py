@@ -100,12 +100,8 @@ class Lookahead(Growing[_Memory]):
             memory.window = [line[:columns] for line in memory.window]
         elif columns > have and (len(memory.window) == self._own.n - 1 or have == 0):
             rows = len(memory.window)
-            for stretch in prompt_chains(
-                row, (rows, rows), min(columns, self._own.window) - have, step=row.steps
-            ):
-                for line, token in zip(
-                    memory.window, stretch + stretch[-1:] * (rows - len(stretch)), strict=True
-                ):
+            for stretch in prompt_chains(row, (rows, rows), min(columns, self._own.window) - have, step=row.steps):
+                for line, token in zip(memory.window, stretch + stretch[-1:] * (rows - len(stretch)), strict=True):
                     line.append(token)
 
     def _learn(self, memory: _Memory, scored: Scored) -> None:
@@ -127,9 +123,7 @@ class Lookahead(Growing[_Memory]):
         if row.end_ids.isdisjoint(guesses):
             return guesses
         chains = prompt_chains(row, (1, 1), len(guesses), step=row.steps) or [[row.pending]] * len(guesses)
-        return [
-            chain[0] if guess in row.end_ids else guess for guess, chain in zip(guesses, chains, strict=True)
-        ]
+        return [chain[0] if guess in row.end_ids else guess for guess, chain in zip(guesses, chains, strict=True)]
 
 
 def _plant(draft: Draft, window: list[list[int]], price: float) -> None:

@@ -74,9 +74,7 @@ class SubtreePool:
             count -= 1 + size(trie.pop(next(iter(trie))))
         self._sizes[key] = count
 
-    def read(
-        self, text: Sequence[int], start: int, depth: int, context: int, end_ids: frozenset[int]
-    ) -> None:
+    def read(self, text: Sequence[int], start: int, depth: int, context: int, end_ids: frozenset[int]) -> None:
         """Take in what followed in `text` now that its tokens from `start` on are new.
 
         Every key of 1 to `context` tokens learns the up to `depth` tokens after it, up to the first end token.

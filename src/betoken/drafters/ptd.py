@@ -49,9 +49,7 @@ class _Preset(NamedTuple):
 
 
 _PRESETS = {"paper": _Preset(4, 4, 6, 60, 60, False, 1), "auto": _Preset(4, 2, 4, 60, 24, True, 2)}
-_SHAPES = [
-    Shape(*shape) for shape in ((4, 4, 6), (4, 2, 6), (4, 4, 4), (3, 2, 4), (2, 2, 4), (2, 1, 4), (1, 1, 4))
-]
+_SHAPES = [Shape(*shape) for shape in ((4, 4, 6), (4, 2, 6), (4, 4, 4), (3, 2, 4), (2, 2, 4), (2, 1, 4), (1, 1, 4))]
 _PRIORS = (0.25, 0.3, 0.5, 0.65)
 """By kind of candidate, 2 * (tokens of the key - 1) + (1 if read from the text, 0 if grown)."""
 
@@ -185,9 +183,7 @@ class PTD(Growing[_Memory]):
             if levels(seed[1]) >= shape.depth:
                 _promote(memory.seeds, seed)
 
-    def _harvest(
-        self, pool: SubtreePool, scored: Scored, above: int, token: int, trie: Trie, node: int
-    ) -> Trie:
+    def _harvest(self, pool: SubtreePool, scored: Scored, above: int, token: int, trie: Trie, node: int) -> Trie:
         """Merge what grew under each node, with the fresh argmaxes, into the pool under that node's token."""
         grown: Trie = {}
         for child, below in trie.items():

@@ -47,9 +47,7 @@ class SelfDraft(Growing[_Memory]):
             if getattr(self, key) < least:
                 raise InputError(f"self-draft: {key} must be at least {least}, not {getattr(self, key)}")
         if self.n > self.length + 1:
-            raise InputError(
-                f"self-draft: n is {self.n}, more than length + 1 = {self.length + 1}: no n-gram fits"
-            )
+            raise InputError(f"self-draft: n is {self.n}, more than length + 1 = {self.length + 1}: no n-gram fits")
         self._offline = [] if self.ngram_file is None else _read_ngrams(self.ngram_file)
         self._shared = self._pool()
 

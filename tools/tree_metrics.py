@@ -1,6 +1,6 @@
 """What a drafter that grows its own drafts is worth, apart from the hardware: the figures of the PTD paper.
 
-    python bench/tree_metrics.py --model qwen2.5-coder-0.5b --suite gsm8k --drafter ptd:preset=paper --nodes 16 32
+    python tools/tree_metrics.py --model qwen2.5-coder-0.5b --suite gsm8k --drafter ptd:preset=paper --nodes 16 32
 
 - DE, decoding efficiency: committed tokens per target forward (our acceptance length; prefill apart).
 - AL: 1 + accepted drafts, averaged over the steps with a pool hit, that is with at least one candidate.
@@ -149,9 +149,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument(
-        "--suite", type=Path, required=True, help="a suite's name or file (see `betoken bench`)"
-    )
+    parser.add_argument("--suite", type=Path, required=True, help="a suite's name or file (see `betoken bench`)")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-new-tokens", type=int, default=72)
