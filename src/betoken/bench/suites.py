@@ -39,6 +39,8 @@ class Format:
     optional: frozenset[str]
     read: Callable[[Mapping[str, Any], int], tuple[str, str, str, str]]
     """A row and its line number -> own id, category, chat request, raw prompt."""
+    told: tuple[str, ...]
+    """Fields that hold its question and its answer, in this order; absent optional ones are left out."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -93,27 +95,37 @@ FORMATS = (
         {"question_id": int, "category": str, "turns": list},
         frozenset({"reference"}),
         _spec_bench,
+        ("turns", "reference"),
     ),
-    Format("gsm8k", {"question": str, "answer": str}, frozenset(), _gsm8k),
+    Format("gsm8k", {"question": str, "answer": str}, frozenset(), _gsm8k, ("question", "answer")),
     Format(
         "math500",
         {"problem": str, "solution": str, "answer": str, "subject": str, "level": int},
         frozenset({"unique_id"}),
         _math500,
+        ("problem", "solution"),
     ),
     Format(
         "humaneval",
         {"task_id": str, "prompt": str, "entry_point": str, "canonical_solution": str, "test": str},
         frozenset(),
         _humaneval,
+        ("prompt", "canonical_solution"),
     ),
     Format(
         "mbpp",
         {"task_id": int, "text": str, "code": str, "test_list": list},
         frozenset({"test_setup_code", "challenge_test_list"}),
         _mbpp,
+        ("text", "code"),
     ),
-    Format("mmlu", {"subject": str, "question": str, "choices": list, "answer": str}, frozenset(), _mmlu),
+    Format(
+        "mmlu",
+        {"subject": str, "question": str, "choices": list, "answer": str},
+        frozenset(),
+        _mmlu,
+        ("question", "choices", "answer"),
+    ),
 )
 
 
@@ -144,11 +156,8 @@ def read_suite(path: Path) -> list[Question]:
     that are missing, unknown or of the wrong type, and for an id that comes twice.
     """
     questions: dict[str, Question] = {}
-    format_: Format | None = None
-    for line, row in _rows(path):
+    for line, row, format_ in _checked(path):
         where = f"{path}, line {line}"
-        format_ = format_ or _recognise(row, where)
-        _check(row, format_, where)
         try:
             own, category, request, raw = format_.read(row, line)
         except InputError as error:
@@ -157,9 +166,16 @@ def read_suite(path: Path) -> list[Question]:
         if question.id in questions:
             raise InputError(f"{where}: question {own} stands here a second time")
         questions[question.id] = question
-    if not questions:
-        raise InputError(f"{path}: no question in this file")
     return list(questions.values())
+
+
+def suite_text(path: Path) -> str:
+    """The questions and answers of a suite, one after another, as one text. Raises InputError like `read_suite`."""
+    texts = []
+    for _, row, format_ in _checked(path):
+        parts = [row[name] for name in format_.told if name in row]
+        texts.append("\n".join(str(part) for each in parts for part in (each if isinstance(each, list) else [each])))
+    return "\n\n".join(texts)
 
 
 def stratified(questions: Iterable[Question], per_category: int, seed: int) -> list[Question]:
@@ -196,6 +212,18 @@ def draw(suites: Sequence[Sequence[Question]], rows: int, seed: int) -> list[Que
 def _shuffled(questions: Iterable[Question], seed: int) -> list[Question]:
     """Seeded order by hash: the same on every Python version, and rows that are added move no others."""
     return sorted(questions, key=lambda one: hashlib.sha256(f"{seed}/{one.id}".encode()).digest())
+
+
+def _checked(path: Path) -> Iterator[tuple[int, Mapping[str, Any], Format]]:
+    """Line, row and format of each row; at least one."""
+    format_: Format | None = None
+    for line, row in _rows(path):
+        where = f"{path}, line {line}"
+        format_ = format_ or _recognise(row, where)
+        _check(row, format_, where)
+        yield line, row, format_
+    if format_ is None:
+        raise InputError(f"{path}: no question in this file")
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

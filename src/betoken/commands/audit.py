@@ -1,4 +1,4 @@
-"""`betoken audit exact`."""
+"""`betoken audit exact` and `betoken audit perplexity`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from betoken.commands.progress import counting
 
 if TYPE_CHECKING:
     from betoken.tuning.audit import AuditSettings, Difference, PassReport
+    from betoken.tuning.perplexity import Price
 
 _app = typer.Typer(help="Check what is promised about the text.", no_args_is_help=True)
 
@@ -73,6 +74,32 @@ def exact(
         failed = _run(settings, out or Path(scratch) / "audit.jsonl", kept=out is not None, as_json=as_json)
     if failed:
         raise typer.Exit(1)
+
+
+@_app.command()
+def perplexity(
+    text: Annotated[list[Path], typer.Option(help="Text file, or a suite (.jsonl): questions and answers. Repeat it.")],
+    model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
+    tokens: Annotated[int, typer.Option(help="Most tokens of each text.")] = 4096,
+    threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a text.")] = False,
+) -> None:
+    """What does int8 cost? Perplexity in int8 and in float32, and how often their greedy choices agree."""
+    from betoken.bench.subject import ModelSpec, load_subject
+    from betoken.tuning.perplexity import price_of_int8
+
+    with counting(None) as progress:
+        prices = list(price_of_int8(ModelSpec(model, threads=threads), text, load_subject, tokens, progress))
+    for price in prices:
+        typer.echo(json.dumps(price.describe(), ensure_ascii=False) if as_json else priced(price))
+
+
+def priced(price: Price) -> str:
+    """One line for a text."""
+    return (
+        f"{price.text}: perplexity {price.float32:.4g} in float32, {price.int8:.4g} in int8 ({price.increase:+.2f} %); "
+        f"the same greedy choice at {100 * price.agreement:.1f} % of {price.tokens} tokens"
+    )
 
 
 def _run(settings: AuditSettings, out: Path, *, kept: bool, as_json: bool) -> bool:

@@ -17,10 +17,11 @@ from rich.progress import (
 
 
 @contextmanager
-def counting(resume: str) -> Iterator[Callable[[int, int, str], None]]:
+def counting(resume: str | None) -> Iterator[Callable[[int, int, str], None]]:
     """A bar with the time left on standard error, fed with (done, total, what comes next).
 
-    `resume`: said after an interruption, with how far it came. Draws nothing where standard error is no terminal.
+    `resume`: said after an interruption, with how far it came; None where nothing of it is kept. Draws nothing where
+    standard error is no terminal.
     """
     console = Console(stderr=True)
     bar = Progress(
@@ -47,5 +48,6 @@ def counting(resume: str) -> Iterator[Callable[[int, int, str], None]]:
         with bar:
             yield tell
     except KeyboardInterrupt:
-        console.print(f"{reached[0]} of {reached[1]} done and kept; {resume}", highlight=False, soft_wrap=True)
+        if resume is not None:
+            console.print(f"{reached[0]} of {reached[1]} done and kept; {resume}", highlight=False, soft_wrap=True)
         raise
