@@ -454,7 +454,12 @@ def test_list_and_remove(index: Index, tmp_path: Path) -> None:
     there = {model.name: model for model in list_models(cache) if model.path}
     assert len(there) == 2
     assert there["tiny"].bytes == sum(path.stat().st_size for path in (cache / "models/tiny").iterdir())
-    assert remove("tiny", cache) == there["tiny"].bytes
+    kept, other = cache / "packed/tiny-0123456789ab", cache / "packed/tiny-other-0123456789ab"
+    for folder in (kept, other):
+        folder.mkdir(parents=True)
+        (folder / "weights.image").write_bytes(b"12345")
+    assert remove("tiny", cache) == there["tiny"].bytes + 5
+    assert other.is_dir() and not kept.exists()
     assert [model.name for model in list_models(cache) if model.path] == [name for name in there if name != "tiny"]
     for name in ("tiny", "no-such", "..", "../models", ""):
         with pytest.raises(InputError, match="not in the cache"):

@@ -4,6 +4,7 @@ The cache (`--cache-dir`, else $BETOKEN_CACHE, else ~/.cache/betoken):
 
     models/NAME/            a converted model: config.json, model.safetensors, tokenizer.json, source.json, ...
     downloads/NAME/         parts of a download that is not complete; empty otherwise
+    packed/NAME-HASH/       weights of a model as our kernels read them (native/prepare.py)
     files/HASH.json         which converted model belongs to a user's GGUF file, by path, size and time
 """
 
@@ -181,7 +182,7 @@ def list_models(cache_dir: Path | str | None = None) -> list[StoredModel]:
 
 
 def remove(name: str, cache_dir: Path | str | None = None) -> int:
-    """Remove a model and what was downloaded of it from the cache; the bytes freed.
+    """Remove a model, what was downloaded of it and what was packed from it from the cache; the bytes freed.
 
     Raises InputError if neither is there.
     """
@@ -189,6 +190,9 @@ def remove(name: str, cache_dir: Path | str | None = None) -> int:
     folders = [root / kind / name for kind in ("models", "downloads")]
     if not re.fullmatch(r"\w[\w.-]*", name) or not any(folder.is_dir() for folder in folders):
         raise InputError(f"{name}: not in the cache {root}")
+    # Packed weights carry a fingerprint behind the name of the model they were made of (native/prepare.py).
+    packed = (root / "packed").glob(f"{name}-*")
+    folders += [path for path in packed if re.fullmatch(r"[0-9a-f]{12}", path.name[len(name) + 1 :])]
     freed = 0
     with disk_errors(root), locked(folders[0]):
         for folder in folders:

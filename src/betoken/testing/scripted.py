@@ -53,7 +53,7 @@ class OracleDrafter:
         """A chain a row."""
         trees = []
         for row, limit in zip(state.rows, nodes, strict=True):
-            draft = self._answer(row)[row.generated :][: min(self.depth, limit - 1)]
+            draft = self._answer(row)[row.generated :][: min(self.depth, limit - 1, row.room - 1)]
             trees.append(RowTree.chain(row.pending, [self._spoil(row, n, t) for n, t in enumerate(draft)]))
         return TokenTree.stack(trees)
 
