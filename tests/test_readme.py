@@ -67,5 +67,16 @@ def test_links_lead_somewhere() -> None:
         assert link.startswith("https://") or (ROOT / link).exists(), link
 
 
+def test_design_notes_that_the_code_names_exist() -> None:
+    named = [
+        (path.name, note)
+        for path in (ROOT / "src").rglob("*.py")
+        for note in re.findall(r"docs/design/[\w.-]*\w", path.read_text(encoding="utf-8"))
+    ]
+    assert len(named) >= 5
+    for path, note in named:
+        assert (ROOT / note).is_file(), f"{path} names {note}"
+
+
 def test_the_place_for_measurements_is_marked() -> None:
     assert re.search(r"<!-- bench:start -->\n.*\n<!-- bench:end -->", README, re.DOTALL)

@@ -18,7 +18,10 @@ _MASK = (1 << 64) - 1
 
 
 class Stream(IntEnum):
-    """Independent streams. Speculative sampling must not reuse the numbers that pick tokens (docs/design/0002)."""
+    """Independent streams. Speculative sampling must not reuse the numbers that pick tokens.
+
+    Why: docs/design/0002-noise-streams.md.
+    """
 
     PICK = 0
     DRAFT = 1

@@ -1,4 +1,4 @@
-"""Plain decoding: the empty draft."""
+"""Plain decoding: the empty draft (docs/design/0005-plain-is-the-empty-draft.md)."""
 
 from __future__ import annotations
 

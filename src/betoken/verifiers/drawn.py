@@ -109,7 +109,7 @@ def sample(tree: TokenTree, scores: Scores, row: Row, b: int, rule: Rule) -> Row
         target=target,
     )
     # Fresh numbers each step: block and traversal look at later drafts, so reusing those of a position would bend the
-    # law of the next step (docs/design/0002).
+    # law of the next step (docs/design/0002-noise-streams.md).
     key = (row.sampling.seed, row.sample, row.generated)
     u = uniforms(*key, nodes, stream=Stream.ACCEPT, step=row.steps)
     path, law = rule(draft, lambda node, chance: bool(u[node] < chance))

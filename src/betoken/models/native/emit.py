@@ -1,7 +1,8 @@
 """Inner loops that numba cannot express, written as LLVM IR through numba's `intrinsic`.
 
 Each works on raw addresses. Sums run in a fixed order that does not depend on how many rows share the pass, and
-products are multiplied and added in two roundings (never fused), so that `portable.py` can repeat every bit in numpy.
+products are multiplied and added in two roundings (never fused), so that plain numpy can repeat every bit
+(tests/native_reference.py).
 
 Layouts (a lane block is LANES = 16 values; a channel block is BLOCK = 32 output channels):
     int8 weights      [N/32][K/4][32][4]   four consecutive inputs of one channel side by side
