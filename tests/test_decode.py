@@ -1,27 +1,32 @@
 """The loop at the ends of answers: limits, end tokens and the context inside a draft, and the cache afterwards."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from betoken.decode import Decoder, Request
+from betoken.drafters.plain import Plain
 from betoken.errors import InputError
 from betoken.models.target import Scores
-from betoken.state import StopSettings
+from betoken.state import State, StopSettings
 from betoken.testing import OracleDrafter, ToyCache, ToyTarget, plain_tokens
-from betoken.tree import TokenTree
+from betoken.tree import RowTree, TokenTree
 from betoken.tuning.nodes import FixedNodes
 from betoken.verifiers.replay import Replay
 
 
 class Recording(ToyTarget):
-    """Remembers how many nodes each forward pass read."""
+    """Remembers how many nodes each forward pass read, and how far into the cache they reached."""
 
     def __init__(self, context: int = 512) -> None:
         super().__init__(context=context, far=True)
         self.widths: list[int] = []
+        self.ends: list[int] = []
 
     def forward(self, tree, cache, slots, hidden_layers=()) -> Scores:  # type: ignore[no-untyped-def]
         assert isinstance(tree, TokenTree)
         self.widths.append(tree.width)
+        self.ends.append(cache.length(slots[0]) + tree.width)
         return super().forward(tree, cache, slots, hidden_layers)
 
 
@@ -66,6 +71,37 @@ def test_the_context_is_never_passed() -> None:
     tokens, reason, cached = run(target, Request([1, 2, 3], stop=StopSettings(max_new_tokens=99, ignore_eos=True)))
     assert (len(tokens), reason) == (7, "context")
     assert len(cached) == 9
+
+
+class Grasping(Plain):
+    """Takes every node that it is offered, for tokens that are nearly always wrong."""
+
+    def propose(self, state: State, nodes: Sequence[int]) -> TokenTree:
+        rows = zip(state.pending, nodes, strict=True)
+        return TokenTree.stack([RowTree.chain(pending, [pending] * (most - 1)) for pending, most in rows])
+
+
+def grasp(target: Recording, new_tokens: int) -> None:
+    """Decode one row with every node that the loop offers."""
+    decoder = Decoder(target, Grasping(), Replay(), FixedNodes(5))
+    row = decoder.admit(Request([1, 2, 3], stop=StopSettings(max_new_tokens=new_tokens, ignore_eos=True)))
+    while row.finish_reason is None:
+        decoder.step()
+
+
+def test_no_tree_reaches_beyond_the_context() -> None:
+    target = Recording(context=10)
+    grasp(target, 99)
+    assert max(target.widths) == 5
+    assert max(target.ends) <= 10
+
+
+def test_a_row_that_takes_one_more_token_gets_no_draft() -> None:
+    target = Recording()
+    grasp(target, 1)
+    assert target.widths[1:] == [1]
+    grasp(target, 2)
+    assert target.widths[3] == 5
 
 
 def test_the_verifier_may_commit_more_than_was_asked_for_and_the_row_takes_only_its_part() -> None:

@@ -39,6 +39,7 @@ _LLAMA3 = {
 }
 FAMILIES = {
     "llama": lambda: transformers.LlamaConfig(**SIZES),
+    "llama-wide": lambda: transformers.LlamaConfig(**SIZES | {"intermediate_size": 300}),
     "llama-tied-one-kv-head": lambda: transformers.LlamaConfig(
         **SIZES | {"num_key_value_heads": 1, "tie_word_embeddings": True}
     ),
