@@ -31,6 +31,16 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Labelled:
+    """A question with what its suite's file says about it, reference answer included."""
+
+    question: Question
+    format: str
+    """Name of the file's format."""
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Format:
     """How one public data set writes a row."""
 
@@ -155,7 +165,12 @@ def read_suite(path: Path) -> list[Question]:
     Raises InputError, with file and line, for a file that is missing or empty, a line that is no JSON object, fields
     that are missing, unknown or of the wrong type, and for an id that comes twice.
     """
-    questions: dict[str, Question] = {}
+    return [labelled.question for labelled in read_labelled(path)]
+
+
+def read_labelled(path: Path) -> list[Labelled]:
+    """The same with the rows they come from. Raises InputError like `read_suite`."""
+    found: dict[str, Labelled] = {}
     for line, row, format_ in _checked(path):
         where = f"{path}, line {line}"
         try:
@@ -163,10 +178,10 @@ def read_suite(path: Path) -> list[Question]:
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         question = Question(f"{path.stem}/{own}", path.stem, category, ({"role": "user", "content": request},), raw)
-        if question.id in questions:
+        if question.id in found:
             raise InputError(f"{where}: question {own} stands here a second time")
-        questions[question.id] = question
-    return list(questions.values())
+        found[question.id] = Labelled(question, format_.name, row)
+    return list(found.values())
 
 
 def suite_text(path: Path) -> str:
