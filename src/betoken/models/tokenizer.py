@@ -89,11 +89,17 @@ class Tokenizer:
         token = self.core.id_to_token(token_id) if 0 <= token_id < 1 << 32 else None
         return b"" if token is None else self._bytes_of(token)
 
-    def apply_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+    def apply_chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The prompt of a conversation by the model's own template; encode it with `add_special=False`.
 
-        `messages`: {"role": str, "content": str, ...} each. Raises InputError for a model without a template, for
-        messages that are malformed, and for those that the template itself refuses.
+        `messages`: {"role": str, "content": str, ...} each. `variables`: what else the template may read, such as
+        {"enable_thinking": False}. Raises InputError for a model without a template, for messages that are
+        malformed, and for those that the template itself refuses.
         """
         if self.chat_template is None:
             raise InputError("this model has no chat template: pass plain text (--raw)")
@@ -104,7 +110,7 @@ class Tokenizer:
                 add_generation_prompt=add_generation_prompt,
                 tools=None,
                 documents=None,
-                **self.special_names,
+                **(self.special_names | dict(variables or {})),
             )
         except (TemplateError, TypeError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())

@@ -1,0 +1,74 @@
+"""Tiny random models that judge, and plain requests to compare packed passes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import torch
+
+import tiny_models
+from betoken.decode import Decoder, Request
+from betoken.drafters.plain import Plain
+from betoken.models.native.image import in_memory
+from betoken.models.native.model import pack_model
+from betoken.models.native.target import NativeTarget
+from betoken.models.target import Cache, Scores, Target
+from betoken.state import State, StopSettings
+from betoken.tree import TokenTree
+from betoken.tuning.nodes import FixedNodes
+from betoken.verifiers.replay import Replay
+from betoken.verifiers.verifier import Verdict
+
+pairs = cache(tiny_models.pair)
+
+
+@cache
+def native(family: str, dtype: str) -> NativeTarget:
+    """The random model of a family in our own kernels."""
+    tensors = pairs(family).reference.state_dict()
+    config = pairs(family).decoder.config
+    arrays = in_memory(pack_model(tensors, config, dtype == "int8"))
+    embeddings = tensors["model.embed_tokens.weight"].to(torch.float16 if dtype == "int8" else torch.float32).numpy()
+    return NativeTarget(config, arrays, embeddings, name=family, dtype=dtype, threads=1)
+
+
+def plain_logits(target: Target, prompt: Sequence[int], prefill_chunk: int = 256) -> np.ndarray:
+    """[V] logits of the next token of a plain request of its own: prefill, then one pending token and no tree."""
+    seen: list[np.ndarray] = []
+
+    def observe(tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
+        assert tree.tokens.shape == (1, 1)
+        seen.append(np.array(scores.logits(0, 0)))
+
+    decoder = Decoder(target, Plain(), Replay(), FixedNodes(1), prefill_chunk=prefill_chunk)
+    decoder.observer = observe
+    row = decoder.admit(Request(list(prompt), stop=StopSettings(max_new_tokens=1, ignore_eos=True)))
+    while row.finish_reason is None:
+        decoder.step()
+    decoder.release(row)
+    return seen[0]
+
+
+class Counting:
+    """A target that counts what it is asked for."""
+
+    exact = True
+
+    def __init__(self, target: Target) -> None:
+        self.inner = target
+        self.name, self.vocab_size, self.num_layers = target.name, target.vocab_size, target.num_layers
+        self.hidden_size, self.context, self.eos_ids = target.hidden_size, target.context, target.eos_ids
+        self.dtype, self.device = target.dtype, target.device
+        self.passes: list[int] = []
+        """Nodes of each forward pass."""
+        self.wanted = 0
+
+    def new_cache(self) -> Cache:
+        return self.inner.new_cache()
+
+    def forward(self, tree: TokenTree, cache: Cache, slots: Sequence[int], hidden_layers: Sequence[int] = ()) -> Scores:
+        self.passes.append(int(tree.counts.sum()))
+        self.wanted += int(tree.wanted.sum())
+        return self.inner.forward(tree, cache, slots, hidden_layers)
