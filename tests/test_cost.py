@@ -60,6 +60,27 @@ def test_a_slow_target_is_measured_within_the_budget() -> None:
     assert target.now < 0.12 + 2 * target.cost(64, 64)
 
 
+def test_a_busy_machine_does_not_bend_the_curve() -> None:
+    """Four in ten passes are slowed down, some of them a lot, as when another program takes the cores."""
+
+    class Disturbed(SlowTarget):
+        rng = np.random.default_rng(3)
+
+        def forward(
+            self, tree: TokenTree, cache: ToyCache, slots: Sequence[int], hidden_layers: Sequence[int] = ()
+        ) -> Scores:
+            if self.rng.random() < 0.4:
+                self.now += self.rng.exponential(0.05)
+            return super().forward(tree, cache, slots, hidden_layers)
+
+    for _ in range(10):
+        target = Disturbed()
+        found = measure(target, clock=target.clock)
+        for nodes, seconds in zip(found.nodes, found.seconds, strict=True):
+            assert seconds == pytest.approx(target.cost(nodes, 64), rel=0.4)
+        assert target.now < 2.0
+
+
 def test_the_second_load_reads_the_file(tmp_path: Path) -> None:
     target = SlowTarget()
     first = load(target, tmp_path, threads=2, clock=target.clock)

@@ -159,10 +159,8 @@ class TokenTree:
         width = max(len(row) for row in rows)
 
         def padded(name: str, fill: float, dtype: type) -> NDArray[Any]:
-            out: NDArray[Any] = np.full((len(rows), width), fill, dtype=dtype)
-            for index, row in enumerate(rows):
-                out[index, : len(row)] = getattr(row, name)
-            return out
+            values = [getattr(row, name) for row in rows]
+            return np.array([own + [fill] * (width - len(own)) for own in values], dtype=dtype)
 
         return cls(
             tokens=padded("tokens", 0, np.int64),
@@ -189,7 +187,7 @@ class TokenTree:
     @cached_property
     def counts(self) -> Ints:
         """[B] nodes of each row without padding."""
-        return (self.roles != Role.PADDING).sum(axis=1)
+        return np.array([self.width - row.count(0) for row in self.roles.tolist()], dtype=np.int64)
 
     @cached_property
     def depths(self) -> Ints:
@@ -254,6 +252,11 @@ class TokenTree:
     @cached_property
     def _children(self) -> list[dict[int, list[int]]]:
         found: list[dict[int, list[int]]] = [{} for _ in range(self.batch)]
-        for row, node in np.argwhere(self.roles == Role.CANDIDATE).tolist():
-            found[row].setdefault(int(self.parents[row, node]), []).append(node)
+        if self.width == 1:
+            return found
+        candidate = int(Role.CANDIDATE)
+        for below, roles, parents in zip(found, self.roles.tolist(), self.parents.tolist(), strict=True):
+            for node, role in enumerate(roles):
+                if role == candidate:
+                    below.setdefault(parents[node], []).append(node)
         return found

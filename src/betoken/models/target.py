@@ -19,28 +19,31 @@ class Scores:
 
     def __init__(
         self,
-        logits: torch.Tensor,
+        logits: torch.Tensor | NDArray[np.float32],
         index: NDArray[np.int64],
         hidden: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
-        """`logits` [W, V] on any device; `index` [B, N] row of each node in `logits`, -1 where none was wanted.
+        """`logits` [W, V] on any device, or an array; `index` [B, N] row of each node in it, -1 where none was wanted.
 
         `hidden` maps a layer number to the residual stream [B, N, H] that enters it (0: embeddings, L: after the
         last layer, before the final norm).
         """
-        self._logits = logits
+        self._given = logits
         self.index = index
         self.hidden: Mapping[int, torch.Tensor] = hidden or {}
 
     @cached_property
     def host(self) -> NDArray[np.float32]:
         """All logits that were computed, [W, V] float32 on the host."""
-        return self._logits.detach().to("cpu", torch.float32).numpy()
+        if isinstance(self._given, np.ndarray):
+            return self._given
+        host: NDArray[np.float32] = self._given.detach().to("cpu", torch.float32).numpy()
+        return host
 
-    @property
+    @cached_property
     def device_logits(self) -> torch.Tensor:
         """[W, V] where the target computed them, for verifiers that stay on the device."""
-        return self._logits
+        return torch.from_numpy(self._given) if isinstance(self._given, np.ndarray) else self._given
 
     def logits(self, row: int, node: int) -> NDArray[np.float32]:
         """[V] float32 logits of one node; do not write to them. Raises BetokenError if they were not wanted."""
@@ -51,18 +54,21 @@ class Scores:
 
     def at(self, rows: NDArray[np.int64], nodes: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """[K] logits of K (row, node, token) triples, [K] each, of wanted nodes; only they leave the device."""
-        flat = torch.from_numpy(self.index[rows, nodes]).to(self._logits.device)
-        found = self._logits[flat, torch.from_numpy(tokens).to(self._logits.device)]
+        logits = self.device_logits
+        flat = torch.from_numpy(self.index[rows, nodes]).to(logits.device)
+        found = logits[flat, torch.from_numpy(tokens).to(logits.device)]
         return np.asarray(found.detach().to("cpu", torch.float32).numpy(), dtype=np.float64)
 
     @cached_property
     def argmax(self) -> NDArray[np.int64]:
         """[B, N] first maximum of each wanted node, -1 elsewhere."""
-        best = np.append(_first_maximum(self._logits), -1)
-        return best[self.index]
+        best = _first_maximum(self._given)
+        return np.append(best, -1)[self.index]
 
 
-def _first_maximum(logits: torch.Tensor) -> NDArray[np.int64]:
+def _first_maximum(logits: torch.Tensor | NDArray[np.float32]) -> NDArray[np.int64]:
+    if isinstance(logits, np.ndarray):
+        return np.array([row.argmax() for row in logits], dtype=np.int64)
     if logits.device.type == "cpu":
         host = logits.numpy() if logits.dtype in (torch.float32, torch.float64) else logits.float().numpy()
         return np.array([row.argmax() for row in host], dtype=np.int64)

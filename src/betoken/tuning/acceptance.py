@@ -42,14 +42,10 @@ class Acceptance:
         return 2 * last + (nodes > 6)
 
     @staticmethod
-    def cells(confidence: Sequence[float], depths: Sequence[int], mood: int) -> list[int]:
-        """The cell of each node, from its claimed confidence and its depth (1: child of the pending token)."""
-        width = _DEPTHS * _MOODS
-        claims = {claim: bisect_right(_EDGES, claim) * width + mood for claim in set(confidence)}
-        return [
-            claims[claim] + (0 if depth < 2 else _MOODS if depth < 5 else 2 * _MOODS)
-            for claim, depth in zip(confidence, depths, strict=True)
-        ]
+    def cell(claim: float, depth: int, mood: int) -> int:
+        """The cell of a node, from its claimed confidence and its depth (1: child of the pending token)."""
+        band = 0 if depth < 2 else 1 if depth < 5 else 2
+        return (bisect_right(_EDGES, claim) * _DEPTHS + band) * _MOODS + mood
 
     def estimate(self, cell: int) -> float:
         """Estimated probability that a node of this cell is right, given that its parent is.

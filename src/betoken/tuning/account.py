@@ -5,10 +5,8 @@ Times are in units of a plain step, for one row of the batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from betoken.tuning.acceptance import Acceptance
 from betoken.tuning.gains import Gains
@@ -21,9 +19,25 @@ _FIRST_PURSE = 0.6
 """Plain steps of such looks that are there from the start: an unlucky first draft shall not decide it."""
 LOOK_STEPS = 8
 """Steps of a look at a drafter whose nodes pay off later (probes)."""
+CHEAP = 0.08
+"""Most plain steps that a draft may cost which goes on although it does not pay yet."""
 _FADE = 0.95
 """Of the averages that make a row's rate."""
 _MOST_PURSE = 4.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the arms of a row are expected to bring and to cost, a list entry an arm, before catching up."""
+
+    accepted: Sequence[float]
+    losses: Sequence[float]
+    """Drafting and the longer forward pass."""
+    stakes: Sequence[float]
+    """The part of it that is spent before nodes can still be left out."""
+    near: int
+    """First arm that is far beyond those that were tried."""
+    rests_on: tuple[object, ...]
 
 
 @dataclass
@@ -54,29 +68,54 @@ class Account:
     trimmable: bool = True
     nodes: int = 1
     """Nodes of the last tree."""
+    trusted: bool = True
+    """Whether the drafter may have the whole credit to invest: not if it never paid in other requests."""
+    reinvested: float = 0.1
+    """Share of what a drafter with probes saves that goes into finding out whether more nodes save more."""
+    plan: Plan | None = None
+    net: float = 0.0
+    """What drafting has brought so far: plain steps saved."""
 
     @property
     def rate(self) -> float:
         """Committed tokens for each plain step's time; plain decoding's own rate at least."""
         return max(1.0, self.tokens / self.cost)
 
-    def look(self, stake: NDArray[np.float64]) -> int:
+    def look(self, stake: Sequence[float]) -> int:
         """The arm of a look at a drafter that seems not to pay: the greatest that the purse covers, else plain."""
         if self.looking > 1 and stake[self.look_arm] <= self.credit:
             self.looking -= 1
             return self.look_arm
         steps = LOOK_STEPS if self.invests else 1
-        within = np.flatnonzero(stake * steps <= min(self.purse, self.credit))
-        self.look_arm = int(within[-1]) if len(within) else 0
+        within = min(self.purse, self.credit)
+        self.look_arm = max(arm for arm, staked in enumerate(stake) if arm == 0 or staked * steps <= within)
         self.looking = steps if self.look_arm else 0
         return self.look_arm
+
+    def invest(self, stake: Sequence[float]) -> int:
+        """The arm for a drafter whose nodes pay off later: plain where the credit does not cover it.
+
+        The greatest that costs next to nothing, and now and then, from what was earned, some steps at a greater one.
+        """
+        cheap = max(arm for arm, staked in enumerate(stake) if arm < 2 or staked <= CHEAP)
+        if self.looking > 1 and stake[self.look_arm] <= self.purse:
+            self.looking -= 1
+        else:
+            nearby = enumerate(stake[: cheap + 3])
+            self.look_arm = max(arm for arm, staked in nearby if arm <= cheap or staked * LOOK_STEPS <= self.purse)
+            self.looking = LOOK_STEPS if self.look_arm > cheap else 0
+            self.reinvested *= 0.5 if self.looking else 1.0
+        arm = self.look_arm if self.looking else cheap
+        return arm if stake[arm] <= self.credit else 0
 
     def settle(self, committed: int, spent: float, allowance: float) -> None:
         """A step committed so many tokens and took `spent` longer than a plain one; a token allows `allowance`."""
         self.drafts += self.arm > 0
         self.missed = 0 if self.arm else self.missed + committed
         self.credit += committed * (1.0 + allowance) - 1.0 - spent
-        self.purse = min(self.purse + _LOOK_SHARE, _MOST_PURSE)
+        self.net += committed - 1.0 - spent
+        earned = self.reinvested * max(0.0, committed - 1.0 - spent) if self.invests else 0.0
+        self.purse = min(self.purse + _LOOK_SHARE + earned, _MOST_PURSE)
         if self.looking:
             self.purse -= min(spent, self.purse)
         self.tokens += (1.0 - _FADE) * (committed - self.tokens)
@@ -87,6 +126,9 @@ class Account:
 class Proposed:
     """One row of the tree as it was proposed, and what is scored of it."""
 
-    cells: list[int]
+    nodes: int
     keep: list[int]
+    """Increasing node indices; all of them unless the row was trimmed."""
     nested: bool
+    cells: list[int] = field(default_factory=list)
+    """Cell of each node's claim; empty where claims are not judged."""

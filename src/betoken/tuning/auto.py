@@ -7,26 +7,36 @@ rate x time, with the rate at which the row decodes anyhow: the optimum of token
 (Dinkelbach's rule). (3) An account bounds the loss: a row may stake nodes only while, were all of them wrong, it
 would still be within `floor` of plain decoding. So a bad drafter is tried, found out and left alone; a small purse
 pays for looking at it again.
+
+A drafter with probes is an investment: its nodes pay off dozens of steps later. It gets the nodes that cost next to
+nothing in every step, as far as the account reaches, and more once they are seen to pay. Requests that ended tell the
+next ones whether that is worthwhile at all.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
+from math import ceil, isfinite
 
 from betoken.errors import InputError
 from betoken.state import Row, State
-from betoken.tree import Floats, Role, TokenTree
+from betoken.tree import TokenTree
 from betoken.tuning.acceptance import Acceptance
-from betoken.tuning.account import HEAD_START, LOOK_STEPS, Account, Proposed
-from betoken.tuning.cost import MOST_NODES, CostModel
+from betoken.tuning.account import HEAD_START, LOOK_STEPS, Account, Plan, Proposed
+from betoken.tuning.cost import CostModel, Prices
 from betoken.tuning.gains import LIMITS, DraftTimes, Gains, arm_below
 from betoken.tuning.nodes import StepTimes
-from betoken.tuning.subtree import depths_of, may_trim, subtree
+from betoken.tuning.subtree import may_trim, subtree
 from betoken.verifiers.verifier import RowVerdict, Verdict
+
+_RECORD = 4
+"""Requests that say whether a drafter with probes pays."""
+_TELLING = 16
+"""Fewest drafts of such a request."""
+_LONG = 256
+"""Most tokens whose allowed loss may be spent in advance."""
 
 
 @dataclass
@@ -50,6 +60,8 @@ class AutoNodes:
     _trimmable: bool = field(default=True, init=False, repr=False)
     _invests: bool = field(default=False, init=False, repr=False)
     _proposed: list[Proposed] = field(default_factory=list, init=False, repr=False)
+    _prices: Prices = field(init=False, repr=False)
+    _record: deque[float] = field(default_factory=lambda: deque(maxlen=_RECORD), init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raises InputError for a floor that leaves nothing to try with, or a promise that cannot be kept."""
@@ -58,6 +70,7 @@ class AutoNodes:
         if self.most < 1:
             raise InputError(f"nodes auto: most must be at least 1, not {self.most}")
         self._acceptance = Acceptance(memory=400.0)
+        self._prices = Prices(self.cost.curve(0.0), self.cost.measured_curve, 1)
 
     @property
     def _allowance(self) -> float:
@@ -67,142 +80,182 @@ class AutoNodes:
     def limits(self, state: State) -> list[int]:
         """[B] most nodes the drafter may propose for each row; see the module."""
         accounts = [self._account(row) for row in state.rows]
-        curve, plain = self._curve(state)
+        prices = self._refresh(state)
         everyone = sum(account.nodes for account in accounts)
         rate = sum(account.rate for account in accounts) / len(accounts)
-        share = len(accounts) / plain
         for account in accounts:
-            others = everyone - account.nodes
-            account.arm = self._arm(account, curve, others, share, rate, 1.0 / plain)
+            account.arm = self._arm(account, prices, everyone - account.nodes, rate)
         return [min(LIMITS[account.arm], self.most) for account in accounts]
 
     def trim(self, tree: TokenTree, state: State) -> TokenTree:
         """Without the nodes that cost more than they are expected to bring, or more than a row may stake."""
         counts = tree.counts.tolist()
+        accounts = [self._account(row) for row in state.rows]
         self._proposed = []
-        chances: list[NDArray[np.float64]] = []
-        for b, row in enumerate(state.rows):
-            account = self._account(row)
+        chances: list[Sequence[float]] = []
+        for b, account in enumerate(accounts):
+            judged: Sequence[float] = ()
+            proposed = Proposed(counts[b], list(range(counts[b])), not account.invests)
             if counts[b] > 1:
-                account.trimmable = may_trim(tree, b)
-            account.invests = account.invests or bool((tree.roles[b] == Role.PROBE).any())
-            self._trimmable, self._invests = self._trimmable and account.trimmable, self._invests or account.invests
-            cells, chance = self._judge(tree, b, counts[b], account)
-            self._proposed.append(Proposed(cells, list(range(counts[b])), not account.invests))
-            chances.append(chance if account.trimmable else chance[:0])
-        if sum(len(chance) for chance in chances):
-            self._select(chances, counts, state)
-        if all(len(row.keep) == count for row, count in zip(self._proposed, counts, strict=True)):
+                self._read(tree, b, account)
+                proposed.nested = not account.invests
+                if account.trimmable:
+                    judged, proposed.cells = self._judge(tree, b, counts[b], account)
+            self._proposed.append(proposed)
+            chances.append(judged)
+        if any(chances):
+            self._select(accounts, chances, counts)
+        if all(len(row.keep) == row.nodes for row in self._proposed):
             return tree
         return subtree(tree, [row.keep for row in self._proposed])
 
     def observe(self, tree: TokenTree, verdict: Verdict, state: State, times: StepTimes) -> None:
         """What a step accepted and what it cost."""
-        total = int(tree.counts.sum())
-        self.cost.observe(total, _context(state), times.target)
-        curve, plain = self._curve(state)
+        counts = tree.counts.tolist()
+        total, prices = sum(counts), self._prices
+        self.cost.observe(total, prices.context, times.target)
         accounts = [self._account(row) for row in state.rows]
         self._learn_drafting(accounts, times.draft)
-        # Running corrections can make nodes look free; the account goes by the dearer of the two curves.
-        top, rows = min(total, MOST_NODES), min(len(accounts), MOST_NODES)
-        measured = self.cost.measured(_context(state))
-        extra = max(float(curve[top] - curve[rows]) / plain, float(measured[top] / measured[rows]) - 1.0)
+        extra = prices.extra(total)
         grown = max(1, total - len(accounts))
         for b, account in enumerate(accounts):
-            account.nodes = int(tree.counts[b])
+            account.nodes = counts[b]
             used = extra * len(accounts) * (account.nodes - 1) / grown
-            drafting = self._charged(account, b, times.draft) / plain if account.arm else 0.0
+            drafting = self._charged(account, b, times.draft) / prices.plain if account.arm else 0.0
             self._learn_acceptance(account, tree, b, verdict.rows[b])
             self._settle(account, self._proposed[b], verdict.rows[b], used + drafting)
 
     def release(self, rows: Sequence[Row]) -> None:
-        """These rows left: forget them."""
+        """These rows left: forget them, but for whether an investment paid."""
         for row in rows:
-            self._accounts.pop(row.id, None)
+            account = self._accounts.pop(row.id, None)
+            if account is not None and account.invests and account.drafts >= _TELLING:
+                self._record.append(account.net)
 
     def _account(self, row: Row) -> Account:
         account = self._accounts.get(row.id)
         if account is None:
+            known = len(self._record) == self._record.maxlen
+            credit = self._allowance * HEAD_START
+            if known and min(self._record) > 0.0:
+                credit = max(credit, (1.0 / self.floor - 1.0 - self._allowance) * min(row.room, _LONG))
             account = Account(
                 gains=self._gains.narrowed(4.0),
                 acceptance=self._acceptance.narrowed(4.0, memory=24.0),
-                credit=self._allowance * HEAD_START,
+                credit=credit,
                 trimmable=self._trimmable,
                 invests=self._invests,
+                trusted=not known or max(self._record) > 0.0,
             )
             self._accounts[row.id] = account
         return account
 
-    def _curve(self, state: State) -> tuple[Floats, float]:
-        """t(n) at this context, and the time of a plain step of the batch."""
-        curve = self.cost.curve(_context(state))
-        return curve, float(curve[min(len(state.rows), MOST_NODES)])
+    def _refresh(self, state: State) -> Prices:
+        """What nodes cost at this context and batch size."""
+        rows = state.rows
+        context = sum([row.cached for row in rows]) / len(rows)
+        curve = self.cost.curve(context)
+        if self._prices.curve is not curve or self._prices.rows != len(rows):
+            self._prices = Prices(curve, self.cost.measured_curve, len(rows))
+        self._prices.context = context
+        return self._prices
 
-    def _arm(self, account: Account, curve: Floats, others: int, share: float, rate: float, unit: float) -> int:
+    def _arm(self, account: Account, prices: Prices, others: int, rate: float) -> int:
         """The arm with the greatest expected tokens minus rate x time among those the row can afford to lose."""
-        drafting = self._drafts.extra()
-        if account.missed:
-            drafting = drafting + self._drafts.resume(account.missed)
-        accepted, scored = account.gains.expected()
-        at = np.minimum(others + 1 + np.ceil(scored).astype(np.int64), MOST_NODES)
-        forward = (curve[at] - curve[min(others + 1, MOST_NODES)]) * share
-        loss = forward + drafting * unit
-        loss[0] = 0.0
-        stake = drafting * unit if account.trimmable else loss
+        plan = self._plan(account, prices, others)
+        stakes = plan.stakes
+        resume = self._drafts.resume(account.missed) / prices.plain if account.missed else 0.0
+        if resume:
+            stakes = [0.0] + [stake + resume for stake in stakes[1:]]
         # Half of the account may be staked at once (one unlucky draft shall not end it), or the smallest draft; and
         # no limit far beyond those that were tried, unless drafting is cheap.
-        affordable = stake <= min(max(0.5 * account.credit, float(stake[1])), max(account.credit, 0.0))
-        affordable[account.gains.tried() + 3 :] &= stake[account.gains.tried() + 3 :] < 0.1
-        top = arm_below(self.most)
-        value = np.where(affordable, accepted - rate * loss, -np.inf)[: top + 1]
-        value[0] = 0.0
-        best = int(np.argmax(value))
-        if best > 0 and account.looking <= 1:
+        most = min(max(0.5 * account.credit, stakes[min(1, len(stakes) - 1)]), max(account.credit, 0.0))
+        best, best_value = 0, rate * resume
+        for arm, (accepted, loss, stake) in enumerate(zip(plan.accepted, plan.losses, stakes, strict=True)):
+            value = accepted - rate * loss
+            if value > best_value and stake <= most and (arm < plan.near or stake < 0.1):
+                best, best_value = arm, value
+        if account.invests and (account.trusted or account.net > 0.0):
+            best = max(best, account.invest(stakes))
+        elif best > 0 and account.looking <= 1:
             account.looking = 0
         else:
-            best = account.look(stake[: top + 1])
-        account.stake = float(drafting[best]) * unit if best else 0.0
+            best = account.look(stakes)
+        account.stake = self._drafts.extra()[best] / prices.plain
         return best
 
-    @staticmethod
-    def _judge(tree: TokenTree, b: int, count: int, account: Account) -> tuple[list[int], NDArray[np.float64]]:
-        """Cells of the nodes of a row, and the probability [count - 1] that each candidate's path is right."""
-        parents = tree.parents[b, :count].tolist()
-        depths = depths_of(parents)
-        mood = account.acceptance.mood(account.last, count)
-        cells = account.acceptance.cells(tree.confidence[b, :count].tolist(), depths, mood)
-        path = [1.0] * count
-        chances = {cell: account.acceptance.estimate(cell) for cell in set(cells)}
-        for node in range(1, count):
-            path[node] = path[parents[node]] * chances[cells[node]]
-        return cells, np.array(path[1:])
+    def _plan(self, account: Account, prices: Prices, others: int) -> Plan:
+        """What each arm brings and costs; worked out again only when what it rests on has changed."""
+        drafting, (accepted, scored) = self._drafts.extra(), account.gains.expected()
+        plan, rests_on = account.plan, (others, accepted, drafting, prices)
+        if plan is None or plan.rests_on != rests_on:
+            top = arm_below(self.most) + 1
+            own = [seconds / prices.plain for seconds in drafting[:top]]
+            forward = prices.beyond(others + 1, [ceil(more) for more in scored[:top]])
+            losses = [draft + more for draft, more in zip(own, forward, strict=True)]
+            plan = account.plan = Plan(
+                accepted=accepted[:top],
+                losses=losses,
+                stakes=own if account.trimmable else losses,
+                near=account.gains.tried() + 3,
+                rests_on=rests_on,
+            )
+        return plan
 
-    def _select(self, chances: Sequence[NDArray[np.float64]], counts: Sequence[int], state: State) -> None:
+    def _read(self, tree: TokenTree, b: int, account: Account) -> None:
+        """What kind of trees the drafter makes."""
+        free = may_trim(tree, b)
+        if not free and not tree.laws[b]:
+            account.invests = self._invests = True
+        account.trimmable = free and not account.invests  # some trees of a drafter with probes have none
+        self._trimmable = self._trimmable and account.trimmable
+
+    @staticmethod
+    def _judge(tree: TokenTree, b: int, count: int, account: Account) -> tuple[list[float], list[int]]:
+        """The probability [count - 1] that each candidate's path is right, and the cells [count] of the claims."""
+        parents, claims = tree.parents[b].tolist(), tree.confidence[b].tolist()
+        mood = account.acceptance.mood(account.last, count)
+        depths, path, cells = [0] * count, [1.0] * count, [0] * count
+        chances: dict[int, float] = {}
+        for node in range(1, count):
+            parent = parents[node]
+            depths[node] = depth = depths[parent] + 1
+            cells[node] = cell = account.acceptance.cell(claims[node], depth, mood)
+            if cell not in chances:
+                chances[cell] = account.acceptance.estimate(cell)
+            path[node] = path[parent] * chances[cell]
+        return path[1:], cells
+
+    def _select(
+        self,
+        accounts: Sequence[Account],
+        chances: Sequence[Sequence[float]],
+        counts: Sequence[int],
+    ) -> None:
         """Keep the most probable nodes of all rows, as many as maximise expected tokens minus rate x time."""
-        accounts = [self._account(row) for row in state.rows]
-        curve, plain = self._curve(state)
-        chance = np.concatenate(chances)
-        order = np.argsort(-chance, kind="stable")
-        fixed = sum(1 if account.trimmable else count for account, count in zip(accounts, counts, strict=True))
-        seconds = curve[np.minimum(np.arange(fixed, fixed + len(chance) + 1), MOST_NODES)]
-        steps = (seconds - seconds[0]) * (len(accounts) / plain)
+        prices = self._prices
+        pool = sorted((-chance, b, node) for b, own in enumerate(chances) for node, chance in enumerate(own, 1))
+        fixed = sum(counts) - len(pool)
         rate = sum(account.rate for account in accounts) / len(accounts)
-        worth = np.concatenate(([0.0], np.cumsum(chance[order]))) - rate * steps
-        taken = order[: int(np.argmax(worth))]
-        starts = np.cumsum([0] + [len(chance) for chance in chances])
-        for b, account in enumerate(accounts):
-            if not account.trimmable:
+        gained, best, taken = 0.0, 0.0, 0
+        steps = prices.beyond(fixed, range(1, len(pool) + 1))
+        for size, ((minus, _, _), more) in enumerate(zip(pool, steps, strict=True), 1):
+            gained -= minus
+            if gained - rate * more > best:
+                best, taken = gained - rate * more, size
+        kept: list[list[int]] = [[] for _ in accounts]
+        for _, b, node in pool[:taken]:
+            kept[b].append(node)
+        each = steps[taken - 1] / taken if taken else 0.0
+        for account, proposed, own, mine in zip(accounts, self._proposed, chances, kept, strict=True):
+            if not own:
                 continue
-            mine = taken[(taken >= starts[b]) & (taken < starts[b + 1])] - starts[b] + 1
             left = max(account.credit - account.stake, 0.0)
-            if len(accounts) == 1:
-                affordable = int(np.searchsorted(steps, left + 1e-9, side="right")) - 1
-            else:
-                affordable = int(left / max(steps[len(taken)] / max(len(taken), 1), 1e-9))
-            mine = mine[: max(affordable, 0)]
-            if account.looking and not len(mine) and len(chances[b]) and steps[1] <= min(account.purse, left):
-                mine = np.array([1 + int(np.argmax(chances[b]))])
-            self._proposed[b].keep = [0, *sorted(mine.tolist())]
+            while mine and left + 1e-9 < (steps[len(mine) - 1] if len(accounts) == 1 else each * len(mine)):
+                mine.pop()
+            if account.looking and not mine and steps[0] <= min(account.purse, left):
+                mine.append(1 + max(range(len(own)), key=own.__getitem__))
+            proposed.keep = [0, *sorted(mine)]
 
     def _learn_drafting(self, accounts: Sequence[Account], seconds: float) -> None:
         """File the step's drafting time by the greatest number of nodes that were proposed for a row.
@@ -214,7 +267,7 @@ class AutoNodes:
         if not asked:
             self._drafts.learn(0, seconds)
             return
-        arm = arm_below(max(len(row.cells) for row in self._proposed))
+        arm = arm_below(max(row.nodes for row in self._proposed))
         if arm == 0 or any(account.drafts == 0 for account in asked):
             return
         if not any(account.missed for account in asked):
@@ -224,24 +277,25 @@ class AutoNodes:
 
     def _charged(self, account: Account, b: int, seconds: float) -> float:
         """Seconds of drafting that a row answers for: the usual time of its arm, or what catching up took."""
-        usual = float(self._drafts.extra()[arm_below(len(self._proposed[b].cells))])
+        usual = self._drafts.extra()[arm_below(self._proposed[b].nodes)]
         if account.drafts == 0:  # a drafter reads the prompt once, as prefill does
-            return usual if np.isfinite(usual) else 0.0
-        if account.missed or not np.isfinite(usual):
+            return usual if isfinite(usual) else 0.0
+        if account.missed or not isfinite(usual):
             return max(0.0, seconds - self._drafts.base)
         return usual
 
     def _learn_acceptance(self, account: Account, tree: TokenTree, b: int, verdict: RowVerdict) -> None:
         """Count each candidate whose parent was accepted as a trial of its cell."""
+        if account.nodes == 1:
+            return
         proposed, path = self._proposed[b], verdict.path
-        for depth, node in enumerate(path):
+        for depth, node in enumerate(path if proposed.cells else ()):
             right = path[depth + 1] if depth + 1 < len(path) else -1
             for child in tree.children(b, node):
                 cell = proposed.cells[proposed.keep[child]]
                 account.acceptance.learn(cell, child == right)
                 self._acceptance.learn(cell, child == right)
-        if account.nodes > 1:
-            account.last = 0 if len(path) == 1 else 1 if tree.children(b, path[-1]) else 2
+        account.last = 0 if len(path) == 1 else 1 if tree.children(b, path[-1]) else 2
 
     def _settle(self, account: Account, proposed: Proposed, verdict: RowVerdict, spent: float) -> None:
         """Learn from one row's verdict; `spent` is the time beyond a plain step, in plain steps."""
@@ -253,8 +307,3 @@ class AutoNodes:
             if account.drafts < 16 or account.drafts % 4 == 0:  # enough for the start of other rows
                 self._gains.learn(account.arm, accepted, proposed.keep[1:], nested=proposed.nested)
         account.settle(committed, spent, self._allowance)
-
-
-def _context(state: State) -> float:
-    """Mean cached positions of the rows (the step's tokens are committed by the time it is observed: close enough)."""
-    return sum(row.cached for row in state.rows) / len(state.rows)

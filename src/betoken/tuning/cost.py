@@ -12,9 +12,12 @@ import json
 import os
 import platform
 import tempfile
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
+from math import log
 from pathlib import Path
 from time import perf_counter
 
@@ -27,6 +30,8 @@ from betoken.tuning.timings import GRID, Clock, Timings, measure
 
 MOST_NODES = 1024
 """Length of a curve: nodes of all rows of a batch together."""
+_POINTS = (*GRID, 128, 256, 512, MOST_NODES)
+_NODES = np.arange(MOST_NODES + 1)
 
 
 class CostModel:
@@ -40,7 +45,7 @@ class CostModel:
     """Steps a running median looks back."""
     clip = 0.5
     """Most that one step counts for, in log(actual / expected)."""
-    refresh = 16
+    refresh = 32
     """Steps between two computations of the curve."""
     context_step = 64
     """The curve is computed anew when the context has moved by this many positions."""
@@ -48,11 +53,10 @@ class CostModel:
     def __init__(self, timings: Timings) -> None:
         """Starts from the measured curve."""
         self.timings = timings
-        self._points = np.array([*GRID, 128, 256, 512, MOST_NODES], dtype=np.float64)
         self._speed: deque[float] = deque(maxlen=self.window)
-        self._offsets: list[deque[float]] = [deque(maxlen=self.window) for _ in self._points]
+        self._offsets: list[deque[float]] = [deque(maxlen=self.window) for _ in _POINTS]
         self._shift = 0.0
-        self._bias = np.zeros(len(self._points))
+        self._bias = [0.0] * len(_POINTS)
         self._curve: NDArray[np.float64] | None = None
         self._measured_curve = np.zeros(0)
         self._context = 0.0
@@ -69,16 +73,16 @@ class CostModel:
         `context` is the mean number of cached positions of the rows.
         """
         if self._curve is None or self._seen >= self.refresh or abs(context - self._context) > self.context_step:
-            at_points = self.timings.at(self._points, context)
-            nodes = np.arange(MOST_NODES + 1)
-            self._measured_curve = np.interp(nodes, self._points, at_points)
-            self._curve = np.interp(nodes, self._points, _rising(at_points * np.exp(self._shift + self._bias)))
+            at_points = self.timings.at(np.array(_POINTS, dtype=np.float64), context)
+            corrections = np.exp(self._shift + np.array(self._bias))
+            self._measured_curve = np.interp(_NODES, _POINTS, at_points)
+            self._curve = np.interp(_NODES, _POINTS, _rising(at_points * corrections))
             self._context, self._seen = context, 0
         return self._curve
 
-    def measured(self, context: float) -> NDArray[np.float64]:
-        """[MOST_NODES + 1] the curve without the running corrections: its shape is free of their noise."""
-        self.curve(context)
+    @property
+    def measured_curve(self) -> NDArray[np.float64]:
+        """[MOST_NODES + 1] the last `curve` without the running corrections: its shape is free of their noise."""
         return self._measured_curve
 
     def observe(self, nodes: int, context: float, seconds: float) -> None:
@@ -90,9 +94,9 @@ class CostModel:
         if expected is None:
             expected = float(self.timings.at(np.array([float(nodes)]), key[1] * self.context_step)[0])
             self._measured[key] = expected
-        ratio = float(np.log(seconds / expected))
-        point = min(int(np.searchsorted(self._points, nodes)), len(self._points) - 1)
-        self._speed.append(ratio - float(self._bias[point]))
+        ratio = log(seconds / expected)
+        point = min(bisect_left(_POINTS, nodes), len(_POINTS) - 1)
+        self._speed.append(ratio - self._bias[point])
         self._shift = _median(self._speed)
         self._offsets[point].append(min(max(ratio - self._shift, -self.clip), self.clip))
         self._seen += 1
@@ -104,7 +108,32 @@ class CostModel:
         if known:
             # A median of few steps is pulled to zero; points without steps lie between their neighbours.
             values = [_median(self._offsets[i]) * len(self._offsets[i]) / (len(self._offsets[i]) + 20) for i in known]
-            self._bias = np.interp(np.arange(len(self._points)), known, values)
+            self._bias = np.interp(range(len(_POINTS)), known, values).tolist()
+
+
+class Prices:
+    """What nodes cost in plain steps, for one row of a batch: a curve made ready for single look-ups."""
+
+    def __init__(self, curve: NDArray[np.float64], measured: NDArray[np.float64], rows: int) -> None:
+        """`curve` and `measured` [MOST_NODES + 1] with and without running corrections; `rows` of the batch."""
+        base = min(rows, MOST_NODES)
+        self.curve, self.rows, self.context = curve, rows, 0.0
+        self.plain = float(curve[base])
+        """Seconds of a step of the batch without any draft."""
+        self._steps: list[float] = (curve * (rows / self.plain)).tolist()
+        # Running corrections can make nodes look free; what is charged goes by the dearer of the two curves.
+        self._extra: list[float] = (np.maximum(curve / self.plain, measured / measured[base]) - 1.0).tolist()
+
+    def beyond(self, nodes: int, more: Sequence[int]) -> list[float]:
+        """Plain steps that a pass takes longer than one over `nodes` nodes with so many more."""
+        if nodes + max(more, default=0) > MOST_NODES:
+            nodes, more = min(nodes, MOST_NODES), [min(one, MOST_NODES - min(nodes, MOST_NODES)) for one in more]
+        steps, base = self._steps, self._steps[nodes]
+        return [steps[nodes + one] - base for one in more]
+
+    def extra(self, nodes: int) -> float:
+        """Share of a plain step of the batch that a pass over `nodes` nodes is charged beyond it."""
+        return self._extra[min(nodes, MOST_NODES)]
 
 
 def _median(values: deque[float]) -> float:

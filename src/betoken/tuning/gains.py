@@ -5,9 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from math import inf, isfinite
 
 LIMITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Node limits to choose from, the pending token included; an *arm* is an index into it, arm 0 is plain decoding."""
@@ -26,8 +24,8 @@ class Gains:
     """Accepted and scored nodes by arm, for one row (or for all rows so far: the start of the next).
 
     A step at one limit also tells what smaller limits would have brought: the accepted nodes among the first of the
-    tree. Larger limits that were not tried of late are extrapolated as a chain: the gain of a node falls off
-    geometrically.
+    tree. Where trees are not nested (probes ride along), what a smaller limit brings is taken to be in proportion.
+    Larger limits that were not tried of late are extrapolated as a chain: the gain of a node falls off geometrically.
     """
 
     memory = 20.0
@@ -39,12 +37,13 @@ class Gains:
         self.scored = [limit - 1.0 for limit in LIMITS]
         self.weight = [1e9, 1.0] + [0.0] * (len(LIMITS) - 2)
         self._steps = 0
-        self._expected: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+        self._nested = True
+        self._expected: tuple[list[float], list[float]] | None = None
 
     def narrowed(self, weight: float) -> Gains:
         """A copy whose observations count as `weight` steps at most: the start of a new request."""
         new = Gains()
-        new.accepted, new.scored = list(self.accepted), list(self.scored)
+        new.accepted, new.scored, new._nested = list(self.accepted), list(self.scored), self._nested
         new.weight = [min(own, weight) for own in self.weight]
         return new
 
@@ -54,6 +53,7 @@ class Gains:
         `nested`: smaller limits would have given the first nodes of this tree.
         """
         self._steps += 1
+        self._nested = nested
         if self._steps < 16 or self._steps % 4 == 0:
             self._expected = None
         for other in range(1 if nested else arm, arm + 1):
@@ -66,7 +66,7 @@ class Gains:
         """The greatest arm of which something is known."""
         return max(arm for arm, weight in enumerate(self.weight) if arm < 2 or weight >= 2.0)
 
-    def expected(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def expected(self) -> tuple[list[float], list[float]]:
         """Accepted and scored nodes (the pending token apart) to expect at each arm, [len(LIMITS)] each.
 
         After the first steps it is computed anew every fourth step only.
@@ -75,10 +75,17 @@ class Gains:
             self._expected = self._computed()
         return self._expected
 
-    def _computed(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _computed(self) -> tuple[list[float], list[float]]:
         accepted, scored = [0.0], [0.0]
+        known = [] if self._nested else [arm for arm in range(1, len(LIMITS)) if self.weight[arm] >= 2.0]
         for arm in range(1, len(LIMITS)):
             weight = self.weight[arm]
+            above = next((other for other in known if other > arm), 0)
+            if above and weight < 2.0:
+                part = (LIMITS[arm] - LIMITS[arm - 1]) / (LIMITS[above] - LIMITS[arm - 1])
+                accepted.append(accepted[-1] + part * (self.accepted[above] - accepted[-1]))
+                scored.append(scored[-1] + part * (self.scored[above] - scored[-1]))
+                continue
             share = weight / (weight + 2.0) if arm > 1 else 1.0
             if share < 0.99:
                 more, nodes = self._extrapolated(arm, accepted, scored)
@@ -86,7 +93,7 @@ class Gains:
                 more, nodes = 0.0, 0.0
             accepted.append(share * self.accepted[arm] + (1.0 - share) * more)
             scored.append(share * self.scored[arm] + (1.0 - share) * nodes)
-        return np.array(accepted), np.array(scored)
+        return accepted, scored
 
     @staticmethod
     def _extrapolated(arm: int, accepted: Sequence[float], scored: Sequence[float]) -> tuple[float, float]:
@@ -118,25 +125,27 @@ class DraftTimes:
 
     window = 11
     """Steps a median looks back."""
+    slack = 0.03
+    """A median that has moved by less than this share is left as it was."""
 
     def __init__(self) -> None:
         """Nothing is known: only the smallest draft can be afforded until it was timed."""
         self._windows: list[deque[float]] = [deque(maxlen=self.window) for _ in LIMITS]
         self._medians = [0.0] * len(LIMITS)
         self._resume: deque[float] = deque(maxlen=self.window)
-        self._extra: NDArray[np.float64] | None = None
+        self._extra: list[float] | None = None
 
     @property
     def base(self) -> float:
         """Seconds of a step that drafts nothing (whatever the drafter does all the same)."""
         return self._medians[0]
 
-    def extra(self) -> NDArray[np.float64]:
+    def extra(self) -> list[float]:
         """[len(LIMITS)] seconds that drafting at each arm costs more than drafting nothing."""
         if self._extra is None:
             known = [arm for arm in range(1, len(LIMITS)) if self._windows[arm]]
             if not known:
-                self._extra = np.array([0.0, 0.0] + [np.inf] * (len(LIMITS) - 2))
+                self._extra = [0.0, 0.0] + [inf] * (len(LIMITS) - 2)
             else:
                 self._extra = self._line(known)
         return self._extra
@@ -148,22 +157,25 @@ class DraftTimes:
     def learn(self, arm: int, seconds: float) -> None:
         """Drafting at `arm` took this long, right after another draft (or none, for arm 0)."""
         self._windows[arm].append(seconds)
-        middle = _median(self._windows[arm])
-        if middle != self._medians[arm] or len(self._windows[arm]) == 1:
+        middle, known = _median(self._windows[arm]), self._medians[arm]
+        if abs(middle - known) > self.slack * known or len(self._windows[arm]) == 1:
             self._medians[arm] = middle
             self._extra = None
 
     def learn_resume(self, arm: int, missed: int, seconds: float) -> None:
         """Drafting at `arm` took this long after `missed` tokens without a draft."""
-        more = seconds - self.base - float(self.extra()[arm])
-        if np.isfinite(more):
+        more = seconds - self.base - self.extra()[arm]
+        if isfinite(more):
             self._resume.append(max(more, 0.0) / missed)
 
-    def _line(self, known: Sequence[int]) -> NDArray[np.float64]:
-        base = self.base
-        nodes = np.array(LIMITS, dtype=np.float64)
-        xs = np.array([1.0] + [nodes[arm] for arm in known])
-        ys = np.maximum.accumulate([0.0] + [max(self._medians[arm] - base, 0.0) for arm in known])
-        slope = ys[-1] / (xs[-1] - 1.0)
-        line: NDArray[np.float64] = np.interp(nodes, xs, ys) + np.maximum(nodes - xs[-1], 0.0) * slope
-        return line
+    def _line(self, known: Sequence[int]) -> list[float]:
+        """Through the known arms, never falling; beyond them on from nothing through the last."""
+        line = [0.0]
+        left, low = 1, 0.0
+        for arm in known:
+            high = max(self._medians[arm] - self.base, low)
+            slope = (high - low) / (LIMITS[arm] - left)
+            line += [low + slope * (limit - left) for limit in LIMITS[len(line) : arm + 1]]
+            left, low = LIMITS[arm], high
+        slope = low / (left - 1)
+        return line + [low + slope * (limit - left) for limit in LIMITS[len(line) :]]

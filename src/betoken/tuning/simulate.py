@@ -77,6 +77,9 @@ class Machine:
     draft: DraftCost = DraftCost()
     probes: int = 0
     """Nodes that ride along in every draft and are never committed."""
+    ramp: int = 0
+    """Probes scored until the drafter is as good as its text; before that it has something to offer only at a share
+    of the steps, in proportion. Once it has, half of its nodes are candidates at least."""
     noise: float = 0.2
     """Timings are off by a factor of up to 1 +- noise."""
     outliers: float = 0.01
@@ -98,16 +101,20 @@ def simulate(policy: NodePolicy, machine: Machine, text: Text, tokens: int, *, s
     row = Row(row_id, 0, np.zeros(1, np.int64), SamplingSettings(), StopSettings(tokens), frozenset(), 1 << 30)
     state = State((row,))
     missed, seconds, sizes = 0, 0.0, []
+    scored = 0
     while row.room > 0:
         limit = max(1, min(policy.limits(state)[0], row.room))
-        proposed = _draft(text, row.generated, limit, machine.probes)
+        ready = scored >= machine.ramp or rng.random() < scored / machine.ramp
+        probes = machine.probes if machine.ramp == 0 or not ready else min(machine.probes, (limit - 1) // 2)
+        proposed = _draft(text if ready else _NOTHING, row.generated, limit, probes)
         tree = policy.trim(TokenTree.stack([proposed]), state)
         path = _follow(tree, text, row.generated)
-        drafting, forward = _seconds(machine, len(proposed), int(tree.counts[0]), missed)
+        drafting, forward = _seconds(machine, proposed, int(tree.counts[0]), missed)
         seconds += drafting + forward
         row.commit([0] * len(path))
         row.steps += 1
         missed = 0 if limit > 1 else missed + len(path)
+        scored += proposed.roles.count(Role.PROBE)
         seen = StepTimes(drafting * _noise(rng, machine), forward * _noise(rng, machine), 0.0)
         policy.observe(tree, Verdict((RowVerdict(path, 0),)), state, seen)
         sizes.append(int(tree.counts[0]))
@@ -174,13 +181,14 @@ def switch(length: int, *, at: int, before: float, after: float, seed: int = 0) 
     return Text(right, first.confidence, first.offered)
 
 
+_NOTHING = Text(np.zeros(0, np.bool_), np.zeros(0), np.zeros(0, np.bool_))
+
+
 def _draft(text: Text, at: int, limit: int, probes: int) -> RowTree:
     tree = RowTree.under(0)
-    if limit < 2 or at >= len(text):
-        return tree
     for _ in range(min(probes, limit - 1)):
         tree.add(0, 0, Role.PROBE)
-    if not text.offered[at]:
+    if limit < 2 or at >= len(text) or not text.offered[at]:
         return tree
     node = 0
     for position in range(at, min(at + limit - len(tree), len(text))):
@@ -197,11 +205,11 @@ def _follow(tree: TokenTree, text: Text, at: int) -> tuple[int, ...]:
     return tuple(path)
 
 
-def _seconds(machine: Machine, proposed: int, scored: int, missed: int) -> tuple[float, float]:
+def _seconds(machine: Machine, proposed: RowTree, scored: int, missed: int) -> tuple[float, float]:
     cost = machine.draft
     drafting = cost.always
-    if proposed > 1:
-        candidates = proposed - 1 - min(machine.probes, proposed - 1)
+    if len(proposed) > 1:
+        candidates = proposed.roles.count(Role.CANDIDATE)
         drafting += cost.step + cost.node * candidates + cost.resume * missed
     return drafting, machine.forward(scored)
 

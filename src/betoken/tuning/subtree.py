@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from betoken.tree import Ints, Role, TokenTree
 
+_PROBE = int(Role.PROBE)
+
 
 def may_trim(tree: TokenTree, row: int) -> bool:
     """Whether candidates of this row may be left out by what they are.
@@ -17,15 +19,7 @@ def may_trim(tree: TokenTree, row: int) -> bool:
     candidates were drawn from a law: to score a drawn token only when it looks probable would bend the law of what
     rejection sampling commits. The limit, set before the draft, is the only lever there.
     """
-    return not tree.laws[row] and not bool((tree.roles[row] == Role.PROBE).any())
-
-
-def depths_of(parents: Sequence[int]) -> list[int]:
-    """Depth of each node of one row; parents come before children."""
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(0 if parent < 0 else depths[parent] + 1)
-    return depths
+    return not tree.laws[row] and _PROBE not in tree.roles[row].tolist()
 
 
 def subtree(tree: TokenTree, keep: Sequence[Sequence[int]]) -> TokenTree:

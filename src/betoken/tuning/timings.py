@@ -28,7 +28,7 @@ class Timings:
     nodes: tuple[int, ...]
     """Increasing node counts, the first is 1."""
     seconds: tuple[float, ...]
-    """Median seconds at each of them, with `context` cached positions."""
+    """Seconds at each of them when nothing else disturbs, with `context` cached positions."""
     context: int
     per_position: float = 0.0
     """Seconds that each node costs more for each cached position beyond `context`."""
@@ -79,7 +79,7 @@ def measure(
         if rounds >= 9:
             break
     counts = sorted(samples)
-    seconds = tuple(middle(samples[count]) for count in counts)
+    seconds = tuple(undisturbed(samples[count]) for count in counts)
     timings = Timings(tuple(counts), seconds, bench.context)
     return _with_contexts(timings, bench, contexts[1:]) if len(contexts) > 1 else timings
 
@@ -137,12 +137,12 @@ def _with_contexts(timings: Timings, bench: Bench, contexts: Sequence[int]) -> T
         bench.grow(context)
         gained = bench.context - timings.context
         if gained > 0:
-            taken = middle([bench.time(nodes) for _ in range(3)])
+            taken = undisturbed([bench.time(nodes) for _ in range(3)])
             slopes.append((taken - timings.seconds[-1]) / (gained * nodes))
     slope = max(0.0, median(slopes)) if slopes else 0.0
     return Timings(timings.nodes, timings.seconds, timings.context, slope)
 
 
-def middle(samples: Sequence[float]) -> float:
-    """The lower median: with two samples the faster one, the other often paid for a first call."""
-    return sorted(samples)[(len(samples) - 1) // 2]
+def undisturbed(samples: Sequence[float]) -> float:
+    """The least: what else runs on the machine, or a first call, can only make a pass slower."""
+    return min(samples)

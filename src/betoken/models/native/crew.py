@@ -72,8 +72,11 @@ class Crew:
 
     def __init__(self, threads: int) -> None:
         """Starts threads - 1 daemon workers."""
-        self.threads = threads
+        from betoken.models.native.forward import lead  # which needs the barriers of this file
+
+        self.threads, self._lead = threads, lead
         self.control = np.zeros(64, dtype=np.int64)
+        self._address = self.control.ctypes.data
         self.model = np.zeros(1, dtype=MODEL)
         self.run = np.zeros(1, dtype=PASS)
         self._turn = threading.Lock()
@@ -89,7 +92,7 @@ class Crew:
             together = self.threads > 1 and self._alone == 0
             self.run[0]["threads"] = self.threads if together else 1
             self.control[_STALLS] = 0
-            _lead(self.control.ctypes.data, together, self.model, self.run)
+            self._lead(self._address, together, self.model, self.run)
             self._judge(together)
 
     def _judge(self, together: bool) -> None:
@@ -111,9 +114,3 @@ def _work(control: int, number: int, model: NDArray[np.void], run: NDArray[np.vo
     from betoken.models.native.forward import serve
 
     serve(control, number, model, run)
-
-
-def _lead(control: int, together: bool, model: NDArray[np.void], run: NDArray[np.void]) -> None:
-    from betoken.models.native.forward import lead
-
-    lead(control, together, model, run)

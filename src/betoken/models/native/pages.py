@@ -27,6 +27,19 @@ class _Slot:
     pages: list[int] = field(default_factory=list)
     addresses: NDArray[np.int64] = field(default_factory=lambda: np.zeros(16, dtype=np.int64))
     length: int = 0
+    table: int = 0
+    """Where `addresses` lies."""
+
+    def __post_init__(self) -> None:
+        self.table = self.addresses.ctypes.data
+
+    def append(self, page: int, base: int) -> None:
+        """Add a page that lies at `base`."""
+        if len(self.pages) == self.addresses.size:
+            self.addresses = np.concatenate([self.addresses, np.zeros_like(self.addresses)])
+            self.table = self.addresses.ctypes.data
+        self.addresses[len(self.pages)] = base
+        self.pages.append(page)
 
 
 class PagedCache:
@@ -92,17 +105,19 @@ class PagedCache:
         found = self._slots[slot]
         while len(found.pages) * PAGE < found.length + nodes:
             self._append(found, self._page())
-        return found.addresses.ctypes.data
+        return found.table
 
     def keep(self, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Move the kept nodes of the last forward pass together, behind the committed positions."""
         for slot, path in zip(slots, paths, strict=True):
             found = self._slots[slot]
-            start = next((i for i, node in enumerate(path) if node != i), len(path))
+            start = len(path)
+            if start and path[-1] != start - 1:  # nodes only increase along a path
+                start = next(i for i, node in enumerate(path) if node != i)
             if start < len(path):
                 sources = np.array(path[start:], dtype=np.int64) + found.length
                 sizes = (self.layers, self.kv_heads, self.head_padded)
-                move_slots(found.addresses.ctypes.data, sources, found.length + start, *sizes)
+                move_slots(found.table, sources, found.length + start, *sizes)
             found.length += len(path)
 
     def _own_last(self, slot: _Slot) -> None:
@@ -116,10 +131,7 @@ class PagedCache:
             self._append(slot, own)
 
     def _append(self, slot: _Slot, page: int) -> None:
-        if len(slot.pages) == slot.addresses.size:
-            slot.addresses = np.concatenate([slot.addresses, np.zeros_like(slot.addresses)])
-        slot.addresses[len(slot.pages)] = self._bases[page]
-        slot.pages.append(page)
+        slot.append(page, self._bases[page])
 
     def _page(self) -> int:
         if not self._free:

@@ -49,7 +49,7 @@ class NativeTarget:
         self.crew: Crew = crew(threads or len(os.sched_getaffinity(0)))
         self.threads = self.crew.threads
         self.weight_bytes = sum(array.nbytes for array in arrays.values())
-        self._arrays, self._embeddings = arrays, embeddings
+        self._arrays, self._embeddings = arrays, np.asarray(embeddings)  # a plain view of a file's memory is quicker
         self._model, self._layers = records(config, arrays, dtype == "int8")
         self._run = np.zeros(1, dtype=PASS)
         self._frequencies = inverse_frequencies(config)
@@ -74,30 +74,34 @@ class NativeTarget:
         lengths = np.array([cache.length(slot) for slot in slots], dtype=np.int64)
         counts = tree.counts
         nodes = int(counts.sum())
-        real = tree.roles != 0
-        tokens = tree.tokens[real]
+        real = np.flatnonzero(tree.roles.ravel())
+        tokens = tree.tokens.ravel()[real]
         if tokens.min() < 0 or tokens.max() >= self.vocab_size:
             raise InputError(f"the tree has a token id outside 0..{self.vocab_size - 1}")
         space = self._reserve(nodes, int((lengths + counts).max()))
         tables = [cache.room_for(slot, int(n)) for slot, n in zip(slots, counts, strict=True)]
-        space["table"][:nodes] = np.repeat(np.array(tables, dtype=np.int64), counts)
-        space["length"][:nodes] = np.repeat(lengths, counts)
+        if tree.batch == 1:
+            space["table"][:nodes], space["length"][:nodes] = tables[0], lengths[0]
+        else:
+            space["table"][:nodes] = np.repeat(np.array(tables, dtype=np.int64), counts)
+            space["length"][:nodes] = np.repeat(lengths, counts)
         self._read(tree, counts, lengths, space)
         space["x"][:nodes, : self.hidden_size] = self._embeddings[tokens]
-        wanted = np.flatnonzero(tree.wanted[real])
+        wanted = np.flatnonzero(tree.wanted.ravel()[real])
         space["wanted_nodes"][: wanted.size] = wanted
         logits = np.empty((wanted.size, self.vocab_size), dtype=np.float32)
         hidden = np.empty((len(hidden_layers), nodes, self.hidden_size), dtype=np.float32)
         self._start(nodes, logits, hidden, hidden_layers, space)
         self.crew.forward(self._model, self._run)
-        index = np.full(tree.tokens.shape, -1, dtype=np.int64)
-        index[tree.wanted & real] = np.arange(wanted.size)
-        return Scores(torch.from_numpy(logits), index, self._hidden(hidden, hidden_layers, real))
+        index = np.full(tree.tokens.size, -1, dtype=np.int64)
+        index[real[wanted]] = np.arange(wanted.size)
+        return Scores(logits, index.reshape(tree.tokens.shape), self._hidden(hidden, hidden_layers, tree, real))
 
     def _read(self, tree: TokenTree, counts: NDArray[np.int64], lengths: NDArray[np.int64], space: Arrays) -> None:
-        entries = int((tree.depths.sum() if tree.width > 1 else 0) + tree.batch * tree.width)
+        entries = tree.batch * tree.width * (tree.width + 1) // 2  # most that any tree has
         if space["branch"].size < entries:
-            space["branch"] = np.zeros(2 * entries, dtype=np.int64)
+            space["branch"] = np.empty(entries, dtype=np.int64)
+            self._run[0]["branch"] = space["branch"].ctypes.data
         into = [space[name] for name in ("position", "slot", "seen", "branch_at", "branch")]
         read_tree(tree.parents, counts, tree.anchors, tree.shifts, lengths, *into)
 
@@ -107,23 +111,21 @@ class NativeTarget:
         """Fill the record of the pass."""
         run = self._run[0]
         run["nodes"], run["wanted"] = nodes, logits.shape[0]
-        space["counters"][:] = 0
-        space["hidden_at"][:] = -1
-        for place, layer in enumerate(layers):
-            space["hidden_at"][layer] = place
-        for name in ("branch", "counters", "hidden_at"):
-            run[name] = space[name].ctypes.data
+        space["counters"].fill(0)
+        if layers:
+            space["hidden_at"].fill(-1)
+            space["hidden_at"][list(layers)] = range(len(layers))
         run["logits"] = logits.ctypes.data
         run["hidden_out"] = hidden.ctypes.data if layers else 0
 
     def _hidden(
-        self, hidden: NDArray[np.float32], layers: Sequence[int], real: NDArray[np.bool_]
+        self, hidden: NDArray[np.float32], layers: Sequence[int], tree: TokenTree, real: NDArray[np.int64]
     ) -> dict[int, torch.Tensor]:
         out = {}
         for place, layer in enumerate(layers):
-            full = np.zeros((*real.shape, self.hidden_size), dtype=np.float32)
+            full = np.zeros((tree.tokens.size, self.hidden_size), dtype=np.float32)
             full[real] = hidden[place]
-            out[layer] = torch.from_numpy(full)
+            out[layer] = torch.from_numpy(full.reshape(*tree.tokens.shape, self.hidden_size))
         return out
 
     def _reserve(self, nodes: int, span: int) -> Arrays:
@@ -159,7 +161,7 @@ class NativeTarget:
             "hidden_at": _zeros((config.num_layers + 1,), np.int64),
             "counters": _zeros((config.num_layers * PHASES + 1, 8), np.int64),
         }
-        for name in set(self._space) - {"branch", "counters", "hidden_at"}:
+        for name in self._space:
             run[name] = self._space[name].ctypes.data
         run["wide_stride"] = 2 * widest * 4
         run["quantised_stride"] = self._space["quantised"].shape[1]
