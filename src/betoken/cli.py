@@ -25,6 +25,7 @@ COMMANDS = (
     "betoken.commands.store",
     "betoken.commands.methods",
     "betoken.commands.bench",
+    "betoken.commands.evaluate",
     "betoken.commands.audit",
     "betoken.commands.profile",
     "betoken.commands.inspect",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from betoken.bench.batching import decode_all
 from betoken.bench.results import Record, ResultFile
 from betoken.bench.subject import PLAIN, Loader, Method, ModelSpec, Subject, check_methods
 from betoken.bench.suites import Question, draw, read_suite
@@ -18,7 +18,7 @@ from betoken.decode import Decoder, Request
 from betoken.drafters.plain import Plain
 from betoken.errors import InputError
 from betoken.models.target import Scores, Target
-from betoken.state import Row, SamplingSettings, State, StopSettings
+from betoken.state import SamplingSettings, State, StopSettings
 from betoken.tree import TokenTree
 from betoken.tuning.nodes import FixedNodes
 from betoken.verifiers.verifier import RowVerdict, Verdict
@@ -174,28 +174,11 @@ def _request(subject: Subject, question: Question, settings: AuditSettings, inde
 
 def _decode(decoder: Decoder, requests: Sequence[Request], batch: int) -> Iterator[tuple[int, Record]]:
     """Answers as they finish, each with the index of its request; up to `batch` rows at a time."""
-    waiting = deque(enumerate(requests))
-    active: dict[int, tuple[int, Row]] = {}
-    nodes: dict[int, int] = {}
-    while waiting or active:
-        while waiting and len(active) < batch:
-            index, request = waiting.popleft()
-            row = decoder.admit(request)
-            active[row.id], nodes[row.id] = (index, row), 0
-        for advance in decoder.step():
-            nodes[advance.row.id] += advance.nodes
-        for index, row in [pair for pair in active.values() if pair[1].finish_reason is not None]:
-            yield (
-                index,
-                {
-                    "tokens": row.new_tokens,
-                    "finish_reason": row.finish_reason,
-                    "forwards": row.steps,
-                    "nodes": nodes[row.id],
-                },
-            )
-            decoder.release(row)
-            del active[row.id]
+    for index, row, nodes in decode_all(decoder, requests, batch):
+        yield (
+            index,
+            {"tokens": row.new_tokens, "finish_reason": row.finish_reason, "forwards": row.steps, "nodes": nodes},
+        )
 
 
 def _compare(

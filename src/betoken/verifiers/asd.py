@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from betoken.models.target import Scores
 from betoken.sampling import adjust, pick
 from betoken.state import Relaxation, Row, State
 from betoken.tree import Bools, Floats, Ints, TokenTree
+from betoken.verifiers.calibration import Calibration, read_calibration
 from betoken.verifiers.regrets import Regrets, regrets
 from betoken.verifiers.replay import follow
 from betoken.verifiers.verifier import RowVerdict, Verdict
@@ -38,14 +40,26 @@ class Asd:
     """Most mismatches in one step. 0 is strict."""
     variant: Literal[1, 2] = 1
     """1: the gate counts remaining draft tokens. 2: the remaining share of the draft; a mismatch needs budget left."""
+    config: str | None = None
+    """A file of `betoken calibrate asd`, which gives the four settings above; they must not be set besides."""
     name = "asd"
 
     def __post_init__(self) -> None:
+        if self.config is not None:
+            self._take_over(read_calibration(Path(self.config)))
         for name in ("budget", "gate", "cap"):
             if not 0 <= getattr(self, name) < np.inf:
                 raise InputError(f"asd: {name} must be a number of at least 0, not {getattr(self, name)}")
         if self.variant not in (1, 2):
             raise InputError(f"asd: variant must be 1 or 2, not {self.variant}")
+
+    def _take_over(self, found: Calibration) -> None:
+        """Set the settings of a file on this instance, which nobody has seen yet."""
+        for name in ("budget", "gate", "cap", "variant"):
+            given, frozen = getattr(self, name), getattr(found, name)
+            if given not in (getattr(Asd, name), frozen):
+                raise InputError(f"asd: {name} {given} beside config, which says {frozen}: give one of the two")
+            object.__setattr__(self, name, frozen)
 
     @property
     def lossless(self) -> bool:

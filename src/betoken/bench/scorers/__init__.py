@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from betoken.bench.scorers.choices import Letter, choose_letter, final_letter, letter_ids
+from betoken.bench.scorers.choices import LETTERS_ASKED, Letter, choose_letter, final_letter, letter_ids
 from betoken.bench.scorers.code import HumanEval, Mbpp
 from betoken.bench.scorers.maths import MathAnswer
 from betoken.bench.scorers.numbers import FinalNumber, final_number
@@ -19,4 +19,4 @@ SCORERS: Mapping[str, Callable[[], Scorer]] = {
 }
 """Name of a suite's format -> its scorer."""
 
-__all__ = ["SCORERS", "Score", "Scorer", "choose_letter", "final_letter", "final_number", "letter_ids"]
+__all__ = ["LETTERS_ASKED", "SCORERS", "Score", "Scorer", "choose_letter", "final_letter", "final_number", "letter_ids"]

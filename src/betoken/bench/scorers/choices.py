@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from betoken.bench.subject import Codec
 
 LETTERS = "ABCD"
+LETTERS_ASKED = "Answer with the letter alone."
+"""What a chat question ends with where the first token is the answer."""
 
 _BOXED = re.compile(r"\\boxed\s*\{\s*(?:\\text(?:bf)?\s*\{)?\s*\(?([A-D])\b")
 _STATED = re.compile(
