@@ -81,11 +81,11 @@ def bench(
 
 @_app.command()
 def report(
-    result: Annotated[Path, typer.Argument(help="A result file of betoken bench.")],
+    results: Annotated[list[Path], typer.Argument(help="Result files of betoken bench, one table each.")],
     readme: Annotated[
         bool, typer.Option("--readme", help="Put the tables into README.md, between its markers.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a result instead of tables.")] = False,
     png: Annotated[Path | None, typer.Option(help="Folder for plots of the speed-up by category.")] = None,
 ) -> None:
     """Medians with 95% intervals of the speed-up over plain decoding, by category and over all."""
@@ -93,11 +93,12 @@ def report(
     from betoken.bench.readme import update_readme
     from betoken.bench.report import markdown, read_report
 
-    found = read_report(result)
-    typer.echo(json.dumps(found.describe(), ensure_ascii=False) if as_json else markdown(found).rstrip())
+    found = [read_report(result) for result in results]
+    for one in found:
+        typer.echo(json.dumps(one.describe(), ensure_ascii=False) if as_json else markdown(one).rstrip())
     if readme:
-        update_readme(Path("README.md"), markdown(found))
-    for path in plot_speedups(found, png) if png is not None else []:
+        update_readme(Path("README.md"), "\n\n".join(markdown(one).strip() for one in found))
+    for path in [path for one in found for path in (plot_speedups(one, png) if png is not None else [])]:
         typer.echo(f"{path}", err=True)
 
 

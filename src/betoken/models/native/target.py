@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +25,12 @@ from betoken.models.native.pack import padded
 from betoken.models.native.pages import PagedCache
 from betoken.models.rope import inverse_frequencies
 from betoken.models.target import Cache, Scores
-from betoken.tree import TokenTree
+from betoken.tree import RowTree, TokenTree
+
+_PATIENCE_S = 2.0
+"""Seconds of a first pass after which a user is told what takes so long: compiled code is loaded in less."""
+
+log = logging.getLogger("betoken")
 
 
 class NativeTarget:
@@ -185,4 +192,21 @@ def load_native(
     from betoken.models.native.prepare import prepared
 
     arrays, embeddings = prepared(folder, config, dtype, cache_dir)
-    return NativeTarget(config, arrays, embeddings, name=folder.name, dtype=dtype, threads=threads)
+    target = NativeTarget(config, arrays, embeddings, name=folder.name, dtype=dtype, threads=threads)
+    notice = threading.Timer(_PATIENCE_S, log.warning, ["compiling the kernels for this machine (once, half a minute)"])
+    notice.start()
+    try:
+        _warm_up(target)
+    finally:
+        notice.cancel()
+    return target
+
+
+def _warm_up(target: NativeTarget) -> None:
+    """Run all that is compiled once, so that no answer waits for a compiler: a pass, and a branch that is kept."""
+    tree = RowTree.chain(0, [0])
+    tree.add(0, 0)
+    cache = target.new_cache()
+    slot = cache.open()
+    target.forward(TokenTree.stack([tree]), cache, [slot])
+    cache.keep([slot], [[0, 2]])
