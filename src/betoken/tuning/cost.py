@@ -26,12 +26,15 @@ import torch
 from numpy.typing import NDArray
 
 from betoken.models.target import Target
-from betoken.tuning.timings import GRID, Clock, Timings, measure
+from betoken.tuning.timings import GRID, Bench, Clock, Timings, measure
 
 MOST_NODES = 1024
 """Length of a curve: nodes of all rows of a batch together."""
 _POINTS = (*GRID, 128, 256, 512, MOST_NODES)
 _NODES = np.arange(MOST_NODES + 1)
+
+_FEW, _MUCH = 8, 1.3
+"""A kept curve is checked at up to 8 nodes; timings 1.3 times too long are not kept."""
 
 
 class CostModel:
@@ -157,14 +160,29 @@ def load(
 ) -> CostModel:
     """The cost model of this target on this machine: from `folder`, else measured now and kept there.
 
-    `threads` defaults to torch's. A file that cannot be read, or is of another machine, is measured anew.
+    `threads` defaults to torch's. A file that cannot be read, is of another machine, or was measured while other
+    programs were busy, is measured anew.
     """
     key = machine_key(target, threads)
     known = _read(_file(folder, key), key)
-    if known is None:
+    if known is None or _was_disturbed(known, target, clock):
         known = measure(target, budget_s=budget_s, clock=clock)
         save(known, target, folder, threads=threads)
     return CostModel(known)
+
+
+def _was_disturbed(known: Timings, target: Target, clock: Clock) -> bool:
+    """Whether a few passes now are much quicker than the kept ones: those were measured on a busy machine.
+
+    Slower ones say nothing against the file: then it is now that the machine is busy.
+    """
+    bench = Bench(target, clock)
+    bench.grow(known.context)
+    bench.time(1)
+    for nodes, kept in zip(known.nodes, known.seconds, strict=True):
+        if nodes <= _FEW and min(bench.time(nodes) for _ in range(3)) * _MUCH < kept:
+            return True
+    return False
 
 
 def save(timings: Timings, target: Target, folder: Path, *, threads: int | None = None) -> Path | None:
