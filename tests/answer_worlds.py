@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import numpy as np
+import tokenizers
 import torch
+import transformers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 import tiny_models
 from betoken.decode import Decoder, Request
@@ -20,6 +24,7 @@ from betoken.tree import TokenTree
 from betoken.tuning.nodes import FixedNodes
 from betoken.verifiers.replay import Replay
 from betoken.verifiers.verifier import Verdict
+from cli_home import TEMPLATE
 
 pairs = cache(tiny_models.pair)
 
@@ -49,6 +54,24 @@ def plain_logits(target: Target, prompt: Sequence[int], prefill_chunk: int = 256
         decoder.step()
     decoder.release(row)
     return seen[0]
+
+
+def tiny_folder(folder: Path, seed: int, *texts: str) -> str:
+    """A model folder with random weights and a byte-level tokenizer that knows the words of `texts`."""
+    core = tokenizers.Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False))
+    core.add_special_tokens([AddedToken("<|end|>", special=True)])
+    size = {"vocab_size": core.get_vocab_size(), "max_position_embeddings": 1024, "eos_token_id": None}
+    model = tiny_models.random_model(
+        transformers.LlamaConfig(**tiny_models.SIZES | size | {"bos_token_id": None}), seed
+    )
+    model.save_pretrained(folder)
+    core.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return str(folder)
 
 
 class Counting:

@@ -32,6 +32,8 @@ class Request:
     """Most regret a relaxed verifier may spend on the answer: 0 for plain decoding's tokens, None for its own limit."""
     logprobs: int | None = None
     """How many alternatives to report with each token's log-probability; None reports nothing."""
+    hint: Sequence[int] = ()
+    """Tokens that the answer may repeat, for drafters that copy; no part of its text."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class Decoder:
             sample=request.sample,
             ledger=Ledger(request.budget),
             logprobs=request.logprobs,
+            hint=tuple(request.hint),
         )
         self._check_settings(row)
         self.verifier.check(State((row,)))
@@ -127,7 +130,11 @@ class Decoder:
 
     def _check_settings(self, row: Row) -> None:
         size = self.target.vocab_size
-        for name, ids in (("logit_bias", row.sampling.logit_bias), ("stop_ids", row.stop.stop_ids)):
+        for name, ids in (
+            ("logit_bias", row.sampling.logit_bias),
+            ("stop_ids", row.stop.stop_ids),
+            ("hint", row.hint),
+        ):
             if any(not 0 <= token < size for token in ids):
                 raise InputError(f"{name} has a token id outside 0..{size - 1}")
         banned = {token for token, bias in row.sampling.logit_bias.items() if bias == -np.inf}

@@ -145,6 +145,8 @@ class Row:
     ledger: Ledger = field(default_factory=Ledger)
     logprobs: int | None = None
     """How many alternatives to report with each token's log-probability; None reports nothing."""
+    hint: tuple[int, ...] = ()
+    """Tokens that the answer may repeat, for drafters that copy; no part of its text."""
 
     def __post_init__(self) -> None:
         if not self.tokens:

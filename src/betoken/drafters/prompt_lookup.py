@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal
 
 from betoken.drafters.index import NgramIndex
@@ -16,10 +17,13 @@ from betoken.state import Row, State
 from betoken.tree import RowTree, TokenTree
 from betoken.verifiers.verifier import Verdict
 
+END_OF_HINT = -1
+"""Stands between a row's hint and its text; no token, never drafted."""
+
 
 @dataclass
 class PromptLookup:
-    """Finds the longest n-gram that ends the row's text and stands in it before; drafts what followed there."""
+    """Finds the longest n-gram that ends the row's text and stands in it, or its hint, before; drafts what followed."""
 
     max_ngram: int = 3
     """Longest n-gram that is looked for."""
@@ -70,9 +74,11 @@ class PromptLookup:
 
     def _copy(self, row: Row, most: int) -> list[int]:
         index = self._rows[row.id]
-        index.extend(row.tokens[len(index.text) :])
+        if row.hint and not index.text:
+            index.extend([*row.hint, END_OF_HINT])
+        index.extend(row.tokens[len(index.text) - (len(row.hint) + 1 if row.hint else 0) :])
         for size in range(self.max_ngram, self.min_ngram - 1, -1):
             at = index.lookup(size)
             if at is not None:
-                return index.text[at : at + most]
+                return list(takewhile(lambda token: token != END_OF_HINT, index.text[at : at + most]))
         return []

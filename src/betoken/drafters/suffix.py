@@ -19,12 +19,12 @@ from betoken.tree import RowTree, TokenTree
 from betoken.verifiers.verifier import Verdict
 
 END_OF_ANSWER = -1
-"""Stands between two past outputs in the global tree; no token, never drafted."""
+"""Stands between two past outputs in the global tree, and behind a row's hint; no token, never drafted."""
 
 
 @dataclass
 class Suffix:
-    """Drafts from this request's prompt and answer, and from past outputs if asked to."""
+    """Drafts from this request's prompt, answer and hint, and from past outputs if asked to."""
 
     min_ratio: float = 0.1
     """Least product of count ratios along a drafted path."""
@@ -101,7 +101,9 @@ class Suffix:
 
     def _draft(self, row: Row, limit: int) -> RowTree:
         own = self._rows[row.id]
-        own.extend(row.tokens[own.size :])
+        if row.hint and not own.size:
+            own.extend([*row.hint, END_OF_ANSWER])
+        own.extend(row.tokens[own.size - (len(row.hint) + 1 if row.hint else 0) :])
         best, best_score = RowTree.under(row.pending), 0.0
         most = min(limit - 1, self.max_draft)
         grow = _grow_tree if self.tree else _grow_chain

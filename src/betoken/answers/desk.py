@@ -1,0 +1,197 @@
+"""The desk at which one answer is written: both models' parts of it, and the running account."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from betoken.answers.method import AnswerResult, AnswerStats, Event, Question
+from betoken.decode import Prefix, Request
+from betoken.engine import Engine, Stream
+from betoken.errors import InputError
+from betoken.models.tokenizer import Tokenizer
+from betoken.result import Result
+from betoken.state import FinishReason
+from betoken.text import TextStream
+
+
+@dataclass
+class Desk:
+    """Writes parts of one answer and counts what they cost."""
+
+    question: Question
+    method: str
+    prompt: list[int] = field(init=False)
+    """The target's own prompt."""
+    began: float = field(default_factory=perf_counter, init=False)
+    confidence: float | None = None
+    prefix_confidences: tuple[tuple[int, float], ...] = ()
+    draft_tokens: int = 0
+    drafted: int = 0
+    """Tokens of the draft in the target's tokenizer."""
+    kept: int = 0
+    target_tokens: int = 0
+    target_forwards: int = 0
+    judge_forwards: int = 0
+    judge_nodes: int = 0
+    draft_s: float = 0.0
+    judge_s: float = 0.0
+    target_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a prompt or settings that two models cannot serve."""
+        question = self.question
+        self.prompt = question.target.encode(question.prompt, raw=question.raw)
+        if question.settings.logprobs is not None:
+            raise InputError("an answer of two models has no log-probabilities to report: leave logprobs out")
+
+    @property
+    def target(self) -> Engine:
+        return self.question.target
+
+    def draft(self) -> Generator[Event, None, tuple[list[int], FinishReason]]:
+        """The draft model's complete answer, in the target's tokens, and how it ended."""
+        question = self.question
+        if question.draft is None:
+            raise InputError(f"method {self.method} needs a draft model: --draft-model")
+        began = perf_counter()
+        settings = replace(question.settings, budget=None)
+        _check_ids(question)
+        stream = question.draft.stream(question.prompt, raw=question.raw, settings=settings)
+        try:
+            for chunk in stream:
+                if chunk.text:
+                    yield Event("draft", chunk.text)
+        finally:
+            stream.close()
+        self.draft_tokens += stream.result.stats.committed
+        self.draft_s += perf_counter() - began
+        ids = self._own_tokens(question.draft.tokenizer, stream.result)
+        return self._within(ids, stream.result.finish_reason or "stop")
+
+    def _own_tokens(self, drafting: Tokenizer, draft: Result) -> list[int]:
+        """A draft in the target's tokens: as they were written where both models have the same, else by its text."""
+        own = self.target.tokenizer
+        if own.vocabulary == drafting.vocabulary:
+            written = [token for token in draft.tokens if token not in own.special_ids]
+            if self.text(written) == draft.text:
+                return written
+        return own.encode(draft.text, add_special=False)
+
+    def _within(self, ids: list[int], finish: FinishReason) -> tuple[list[int], FinishReason]:
+        """The draft no longer than the target's own answer could be, and how it ended then."""
+        most = self.question.settings.max_new_tokens
+        room = self.target.target.context - len(self.prompt)
+        if len(ids) > min(most, room):
+            ids, finish = ids[: min(most, room)], "length" if most <= room else "context"
+        self.drafted = len(ids)
+        return ids, finish
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of tokens of the answer, from its first."""
+        stream = TextStream(self.target.tokenizer)
+        return "".join(stream.push(token) for token in ids) + stream.finish()
+
+    def write(
+        self, kept: Sequence[int], *, hint: Sequence[int] = (), slot: int | None = None
+    ) -> Generator[Event, None, AnswerResult]:
+        """The target goes on after `kept`, the answer so far, to its end.
+
+        `slot`: holds keys and values of prompt and kept tokens, or of a prefix of them; it is given back. `hint`:
+        tokens that the rest may repeat, for drafters that copy.
+        """
+        began = perf_counter()
+        self.kept = len(kept)
+        prefix = None
+        if slot is not None:
+            prefix = Prefix(slot, tuple([*self.prompt, *kept][: self.target.decoder.cache.length(slot)]))
+            self.target.decoder.prefixes.append(prefix)
+        try:
+            return (yield from self._rest(list(kept), hint, began))
+        finally:
+            if prefix is not None:
+                self.target.decoder.forget(prefix)
+
+    def _rest(self, kept: list[int], hint: Sequence[int], began: float) -> Generator[Event, None, AnswerResult]:
+        settings = self.question.settings
+        text = TextStream(self.target.tokenizer, settings.ending.stop)
+        written = [text.push(token) for token in kept]
+        if len(kept) >= settings.max_new_tokens or len(self.prompt) + len(kept) >= self.target.target.context:
+            written.append(text.finish())
+            reason: FinishReason = "length" if len(kept) >= settings.max_new_tokens else "context"
+            return self.result(kept, "".join(written), reason)
+        tokens = list(kept)
+        stream = Stream(self.target, self._request(kept, hint))
+        try:
+            for chunk in stream:
+                tokens.append(chunk.token)
+                ended = chunk.finish_reason == "stop"  # by an end token: stop strings are ours to find
+                piece = "" if ended else text.push(chunk.token)
+                if chunk.finish_reason is not None and not text.stopped:
+                    piece += text.finish()
+                written.append(piece)
+                if piece:
+                    yield Event("text", piece)
+                if text.stopped:
+                    break
+        finally:
+            stream.close()
+        self.target_s += perf_counter() - began
+        self.target_tokens += len(tokens) - len(kept)
+        self.target_forwards += stream.result.stats.forwards
+        return self.result(tokens, "".join(written), "stop" if text.stopped else stream.result.finish_reason)
+
+    def _request(self, kept: Sequence[int], hint: Sequence[int]) -> Request:
+        """What is left of the question; a stop text may begin in what is kept, so the decoder does not look for it."""
+        settings = self.question.settings
+        ending = replace(
+            settings.ending,
+            max_new_tokens=settings.max_new_tokens - len(kept),
+            min_new_tokens=max(0, settings.min_new_tokens - len(kept)),
+            stop=(),
+        )
+        return Request([*self.prompt, *kept], settings.sampling, ending, budget=settings.budget, hint=hint)
+
+    def result(self, tokens: list[int], text: str, finish: FinishReason | None) -> AnswerResult:
+        """The answer, and the account closed."""
+        return AnswerResult(text, tokens, len(self.prompt), finish, self._stats(len(tokens)))
+
+    def _stats(self, tokens: int) -> AnswerStats:
+        question, decoder = self.question, self.target.decoder
+        total = perf_counter() - self.began
+        alone = self.draft_tokens == 0 and decoder.verifier.lossless
+        return AnswerStats(
+            method=self.method,
+            accepted_whole=self.draft_tokens > 0 and self.target_tokens == 0 and self.kept == self.drafted,
+            kept_fraction=self.kept / self.drafted if self.drafted else 0.0,
+            confidence=self.confidence,
+            prefix_confidences=self.prefix_confidences,
+            draft_tokens=self.draft_tokens,
+            kept_tokens=self.kept,
+            target_tokens=self.target_tokens,
+            judge_forwards=self.judge_forwards,
+            judge_nodes=self.judge_nodes,
+            target_forwards=self.target_forwards,
+            draft_s=self.draft_s,
+            judge_s=self.judge_s,
+            target_s=self.target_s,
+            total_s=total,
+            tokens_per_s=tokens / total,
+            lossless=alone,
+            model=decoder.target.name,
+            draft_model=None if question.draft is None else question.draft.decoder.target.name,
+            drafter=decoder.drafter.name,
+            verifier=decoder.verifier.name,
+            dtype=decoder.target.dtype,
+            threads=self.target.threads,
+        )
+
+
+def _check_ids(question: Question) -> None:
+    """Token ids among the settings mean the target's; a draft model of another vocabulary cannot follow them."""
+    settings, draft = question.settings, question.draft
+    if draft is None or not (settings.logit_bias or settings.stop_ids):
+        return
+    if draft.tokenizer.vocabulary != question.target.tokenizer.vocabulary:
+        raise InputError("logit_bias and stop_ids are token ids, and the two models have different tokens")

@@ -1,0 +1,110 @@
+"""What a method of answering is: it reads a question and writes an answer with two models, one event at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from betoken.engine import Engine
+from betoken.models.tokenizer import Message
+from betoken.settings import GenerationSettings
+from betoken.state import FinishReason
+
+Prompt = str | Sequence[Message]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, and who answers."""
+
+    prompt: Prompt
+    target: Engine
+    draft: Engine | None
+    settings: GenerationSettings
+    raw: bool = False
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a reader sees next."""
+
+    kind: Literal["draft", "kept", "text"]
+    """`draft`: more text of a draft, which nobody has judged yet. `kept`: the part of it that stands, maybe none.
+    `text`: more text that the target wrote. The answer is what was kept and written, in this order."""
+    text: str
+
+
+@dataclass(frozen=True)
+class AnswerStats:
+    """What an answer cost and what became of its draft. Tokens are the target's unless another model is named."""
+
+    method: str
+    accepted_whole: bool
+    """Whether the draft is the answer."""
+    kept_fraction: float
+    """kept_tokens / tokens of the draft; 0 where nothing was drafted."""
+    confidence: float | None
+    """The judge's, in the whole draft; None where it was not asked."""
+    prefix_confidences: tuple[tuple[int, float], ...]
+    """(tokens, confidence) of each prefix that was judged, shortest first."""
+    draft_tokens: int
+    """Tokens that the draft model wrote, in its own tokens."""
+    kept_tokens: int
+    target_tokens: int
+    """Tokens that the target wrote."""
+    judge_forwards: int
+    judge_nodes: int
+    """Tokens scored to judge: the draft and the suffix copies, and in layout prompt the judge's own prompt."""
+    target_forwards: int
+    """Forwards in which the target wrote."""
+    draft_s: float
+    judge_s: float
+    """Includes the target's prefill of the prompt in layout suffix."""
+    target_s: float
+    total_s: float
+    tokens_per_s: float
+    """Tokens of the answer / total_s, prefills included."""
+    lossless: bool
+    """Whether the answer follows the law of the target's own plain decoding."""
+    model: str
+    draft_model: str | None
+    drafter: str
+    verifier: str
+    dtype: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class AnswerResult:
+    """One answer."""
+
+    text: str
+    tokens: list[int]
+    """Of the target's tokenizer."""
+    prompt_tokens: int
+    finish_reason: FinishReason | None
+    stats: AnswerStats
+
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
+
+
+Writing = Generator[Event, None, AnswerResult]
+"""Events until the answer is there, which is what the generator returns."""
+
+
+class Method(Protocol):
+    """A dataclass whose fields are its settings."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the table and in every report."""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it needs a draft model."""
+
+    def write(self, question: Question) -> Writing:
+        """Answer the question. Raises InputError for a question or settings that it cannot serve."""
