@@ -12,6 +12,8 @@ from typing import Unpack
 from betoken.answers.alone import DraftAlone, TargetAlone
 from betoken.answers.method import AnswerResult, AnswerStats, Event, Method, Prompt, Question, Writing
 from betoken.answers.parse import Cascade, Parse
+from betoken.answers.specreason import SpecReason
+from betoken.answers.thinking import SpeculativeThinking
 from betoken.engine import Engine
 from betoken.errors import BetokenError, InputError
 from betoken.registry import create
@@ -21,6 +23,8 @@ METHODS: dict[str, type] = {
     "cascade": Cascade,
     "draft": DraftAlone,
     "parse": Parse,
+    "specreason": SpecReason,
+    "speculative-thinking": SpeculativeThinking,
     "target": TargetAlone,
 }
 
