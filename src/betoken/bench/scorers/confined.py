@@ -28,7 +28,7 @@ _DENIED = {
         62, 129, 200, 234, 297, 424, 101, 310, 311,  # kill and its kin, pidfd_send_signal, ptrace, process_vm_*
         90, 91, 92, 93, 94, 260, 268, 452, 188, 189, 190,  # chmod, chown, setxattr and their kin
         109, 112, 160, 302, 161, 165, 166, 272, 308, 155,  # setpgid, setsid, limits, chroot, mounts, namespaces
-        164, 227, 159, 169, 170, 171, 175, 176, 313, 246, 320, 321, 425, 248, 250,  # clock, reboot, modules, bpf, keys
+        164, 227, 159, 169, 170, 171, 175, 176, 313, 246, 320, 321, 425, 248, 250,  # clock, modules, io_uring, keys
     )),
     "aarch64": (0xC00000B7, (
         45, 88,

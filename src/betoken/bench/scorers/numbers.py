@@ -9,12 +9,11 @@ from typing import Any
 
 from betoken.bench.scorers.score import Score
 
-# A minus after a digit, letter or bracket is an operator. A point or comma belongs to a number if digits follow.
-_NUMBER = (
-    r"(?<![\w)\]])[-\u2212]?[ ]?[$€£]?[ ]?(?:(?<![\w.])|(?<=[$€£]))(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|(?<![\w.])\.\d+"
-)
+# A minus adjoins its number, or it is a bullet; after a digit, letter or bracket it is an operator.
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
+_NUMBER = rf"(?<![\w)\].])[-\u2212]?(?:[$€£] ?)?(?<![\w.])(?:{_DIGITS})"
 _LEAD = r"(?:\s|[*_$€£\\({\[=:≈~]|\\boxed|\\text|\\mathbf|USD|EUR)*"
-_MARKED = re.compile(rf"####{_LEAD}([-\u2212]?[ ]?[$€£]?(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d+)?|\.\d+)")
+_MARKED = re.compile(rf"####{_LEAD}([-\u2212]?[$€£]?(?:{_DIGITS}))")
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _STATED = re.compile(r"answer\b[ *_]*(?:is|are|would be|=|:)([^\n]*)", re.IGNORECASE)
 _SENTENCE = re.compile(r"[.!?](?:\s|$)")
