@@ -21,12 +21,14 @@ from betoken.errors import BetokenError, InputError
 
 COMMANDS = (
     "betoken.commands.generate",
+    "betoken.commands.answer",
     "betoken.commands.chat",
     "betoken.commands.store",
     "betoken.commands.methods",
     "betoken.commands.bench",
     "betoken.commands.evaluate",
     "betoken.commands.audit",
+    "betoken.commands.calibrate",
     "betoken.commands.profile",
     "betoken.commands.inspect",
 )

@@ -71,3 +71,17 @@ def wilson(successes: int, trials: int, *, z: float = 1.959963984540054) -> Inte
     middle = (share + z * z / (2 * trials)) / scale
     half = z / scale * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     return Interval(max(0.0, middle - half), min(1.0, middle + half))
+
+
+def paired(lost: int, gained: int, trials: int, *, z: float = 1.959963984540054) -> Interval:
+    """Interval of a difference of two proportions on the same trials (Agresti and Min 2005, adjusted Wald).
+
+    `lost`: trials that only the first got right; `gained`: only the second. Half a trial is added to each of the four
+    cells, so the interval has a width also where nothing differs. -1..1 of no trials.
+    """
+    if trials == 0:
+        return Interval(-1.0, 1.0)
+    first, second, many = lost + 0.5, gained + 0.5, trials + 2.0
+    middle = (second - first) / many
+    half = z * math.sqrt(first + second - (second - first) ** 2 / many) / many
+    return Interval(max(-1.0, middle - half), min(1.0, middle + half))

@@ -1,4 +1,4 @@
-"""`betoken audit exact` and `betoken audit perplexity`."""
+"""`betoken audit exact`, `betoken audit perplexity` and, from its own module, `betoken audit quality`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from betoken.commands.progress import counting
+from betoken.commands.quality import quality
 
 if TYPE_CHECKING:
     from betoken.tuning.audit import AuditSettings, Difference, PassReport
@@ -92,6 +93,9 @@ def perplexity(
         prices = list(price_of_int8(ModelSpec(model, threads=threads), text, load_subject, tokens, progress))
     for price in prices:
         typer.echo(json.dumps(price.describe(), ensure_ascii=False) if as_json else priced(price))
+
+
+_app.command()(quality)
 
 
 def priced(price: Price) -> str:

@@ -1,0 +1,82 @@
+"""`betoken calibrate asd`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from betoken.commands.evaluate import method_of
+from betoken.commands.progress import counting
+from betoken.errors import InputError
+
+_app = typer.Typer(help="Choose settings from data.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(_app, name="calibrate")
+
+
+@_app.callback()
+def calibrate() -> None:
+    """Choose settings from data."""
+
+
+@_app.command()
+def asd(
+    suite: Annotated[list[str], typer.Option(help="File or name. Repeat it; rows are drawn from all.")],
+    model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
+    draft_model: Annotated[str | None, typer.Option(help="For the drafter draft-model.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="Default: suffix, or draft-model with --draft-model.")] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="drafter.KEY=VALUE.")] = None,
+    variant: Annotated[int, typer.Option(help="Which of asd's two gates the file is for.")] = 2,
+    data: Annotated[Path | None, typer.Option(help="Folder of named suites; else $BETOKEN_DATA.")] = None,
+    rows: Annotated[int, typer.Option(help="Prompts; they must not be used to judge the result.")] = 32,
+    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 256,
+    batch: Annotated[int, typer.Option(help="Rows decoded together.")] = 8,
+    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores, or auto.")] = "8",
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
+    dtype: Annotated[str | None, typer.Option(help="int8, float32 or bfloat16.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to freeze the settings.")] = Path("asd.json"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written.")] = False,
+) -> None:
+    """Propose budget, gate and cap for the verifier asd from what strict decoding rejects.
+
+    The file is for --verifier asd --set verifier.config=FILE; it names its rows, so that they are refused for judging
+    it (--without FILE leaves them out).
+    """
+    if variant not in (1, 2):
+        raise InputError(f"--variant must be 1 or 2, not {variant}")
+    from betoken.bench.subject import ModelSpec, load_subject
+    from betoken.bench.suites import find_suite
+    from betoken.tuning import barriers
+
+    settings = barriers.CalibrationSettings(
+        model=ModelSpec(model, draft_model, dtype, device, threads),
+        method=method_of(draft_model, drafter, "asd", setting or [], nodes),
+        suites=tuple(find_suite(name, data) for name in suite),
+        variant=1 if variant == 1 else 2,
+        rows=rows,
+        max_new_tokens=max_new_tokens,
+        batch=batch,
+        seed=seed,
+        raw=raw,
+    )
+    with counting(None) as progress:
+        found = barriers.calibrate(settings, load_subject, out, progress)
+    typer.echo(json.dumps(found, ensure_ascii=False) if as_json else told(found, out))
+
+
+def told(found: dict[str, Any], out: Path) -> str:
+    """The proposal in two lines."""
+    return (
+        f"variant {found['variant']}: budget {found['budget']:.4g}, gate {found['gate']:.4g}, cap {found['cap']}; from "
+        f"{found['barriers']} rejections with a regret in {found['proposals']} drafts on {len(found['rows'])} rows\n"
+        f"{out}: use it with --verifier asd --set verifier.config={out}, on other rows (--without {out})"
+    )
