@@ -21,7 +21,6 @@ from betoken.errors import BetokenError, InputError
 
 COMMANDS = (
     "betoken.commands.generate",
-    "betoken.commands.answer",
     "betoken.commands.chat",
     "betoken.commands.store",
     "betoken.commands.methods",
