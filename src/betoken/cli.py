@@ -21,6 +21,7 @@ from betoken.errors import BetokenError, InputError
 
 COMMANDS = (
     "betoken.commands.generate",
+    "betoken.commands.answer",
     "betoken.commands.chat",
     "betoken.commands.store",
     "betoken.commands.methods",

@@ -1,0 +1,89 @@
+"""`betoken answer` from the command line, on tiny models; and the real default model as writer and judge at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import betoken as library
+from answer_worlds import plain_logits, tiny_folder
+from betoken.answers import answer
+from betoken.answers.judge import Judge, VerdictTokens
+from betoken.models.native.isa import isa
+from cli_home import betoken, make_home, refused
+
+pytestmark = pytest.mark.skipif(isa() == "none", reason="this processor has no native kernels")
+PAIR = ("answer", "--model", "tiny", "--draft-model", "other", "--dtype", "int8", "--threads", "1", "--nodes", "4")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_home(tmp_path_factory.mktemp("home"))
+    tiny_folder(folder / "other", 3, "is this answer right so far? a quick brown dog")
+    return folder
+
+
+def test_one_json_object(home: Path) -> None:
+    own = ("--set", "answer.boundaries=tokens", "--set", "answer.every=4", "--set", "answer.threshold=1")
+    ran = betoken(home, *PAIR, *own, "--prompt", "the fox", "--max-new-tokens", "12", "--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    found = json.loads(ran.stdout)
+    assert len(found["tokens"]) == 12
+    stats = found["stats"]
+    assert not stats["accepted_whole"]
+    assert (stats["method"], stats["draft_tokens"]) == ("parse", 12)
+    assert stats["judge_forwards"] >= 1 and stats["judge_nodes"] > 12
+    assert all(4 <= end < 12 * 4 for end, _ in stats["prefix_confidences"])
+    assert stats["prefix_confidences"]
+
+
+def test_text_on_standard_output_and_one_line_of_statistics(home: Path) -> None:
+    ran = betoken(home, *PAIR, "--method", "draft", "--prompt", "the fox", "--max-new-tokens", "12")
+    drafted = library.load(str(home / "other"), drafter="none", dtype="int8", threads=1)
+    assert ran.returncode == 0
+    assert ran.stdout.encode().startswith(drafted.generate("the fox", max_new_tokens=12)[0].text.encode()[:6])
+    assert len(ran.stderr.splitlines()) == 1
+    assert "kept the whole draft" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("answer", "--model", "tiny", "--prompt", "x"), "needs a draft model"),
+        ((*PAIR, "--method", "pars", "--prompt", "x"), "did you mean 'parse'"),
+        ((*PAIR, "--set", "answer.treshold=1", "--prompt", "x"), "did you mean 'threshold'"),
+        ((*PAIR, "--set", "answer.threshold=7", "--prompt", "x"), "at most 1"),
+        ((*PAIR, "--set", "judge.threshold=1", "--prompt", "x"), "answer.KEY=VALUE"),
+        (PAIR, "no prompt"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(home: Path, arguments: tuple[str, ...], told: str) -> None:
+    refused(betoken(home, *arguments), told)
+
+
+@pytest.mark.parametrize("layout", ["suffix", "prompt"])
+def test_a_real_model_judges_its_own_draft(smollm2: Path, layout: str) -> None:
+    """Packed confidences are, bit for bit, those of separate plain requests."""
+    target, draft = (library.load("smollm2-135m", drafter=name, dtype="int8", nodes=8) for name in ("suffix", "none"))
+    question = "Name three rivers, one in each line. Then say which is longest."
+    own = {"layout": layout, "boundaries": "line", "threshold": 1.0, "prefix_threshold": 0.0, "most": 3}
+    found = answer(question, target=target, draft=draft, method_settings=own, max_new_tokens=40)
+    ends = [end for end, _ in found.stats.prefix_confidences]
+    assert ends and found.stats.kept_tokens == ends[-1]
+    written = draft.generate(question, max_new_tokens=40)[0]
+    kept = found.stats.kept_tokens
+    assert found.tokens == written.tokens  # the same model goes on as it began
+    asked, words = (
+        Judge(layout=layout).prompt(target.tokenizer, question),
+        VerdictTokens.of(  # type: ignore[arg-type]
+            target.tokenizer, "Correct", "Incorrect"
+        ),
+    )
+    for end, confidence in found.stats.prefix_confidences:
+        logits = plain_logits(draft.target, [*asked.before, *written.tokens[:end], *asked.suffix])
+        assert confidence == Judge().confidence(words.log_odds(logits))
+    if layout == "suffix":
+        # The target copies from its own draft: far fewer forward passes than tokens.
+        assert found.stats.target_forwards < (len(found.tokens) - kept) / 1.5
