@@ -13,7 +13,7 @@ from betoken.state import Row
 class Finished(NamedTuple):
     """A row that came to its end."""
 
-    index: int
+    place: int
     """Of its request."""
     row: Row
     nodes: int
