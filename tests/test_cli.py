@@ -171,9 +171,10 @@ def test_every_prompt_source_is_the_same_prompt(home: Path, monkeypatch: pytest.
 def streaming(home: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process in the middle of a long answer, whose first characters have come."""
     arguments = [*TINY, "--prompt", "the fox", "--max-new-tokens", "8000", "--temperature", "2"]
-    with subprocess.Popen(
-        [*BETOKEN, "generate", *arguments], cwd=home, env=environment(home), stdout=-1, stderr=-1
-    ) as process:
+    # A test run in the background ignores Ctrl-C, and so would what it starts.
+    hear = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", hear, *BETOKEN, "generate", *arguments]
+    with subprocess.Popen(command, cwd=home, env=environment(home), stdout=-1, stderr=-1) as process:
         assert process.stdout is not None
         assert process.stdout.read(8)
         yield process
