@@ -14,14 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from betoken.errors import InputError
-from betoken.models.tokenizer import Message, Tokenizer
+from betoken.models.chat_template import ChatTemplate, Message
+from betoken.models.tokenizer import Tokenizer
 
-Layout = Literal["suffix", "prompt"]
+Layout = Literal["suffix", "prompt", "auto"]
 """Where the judging instruction stands. `suffix`: behind the draft, which is an ordinary turn of the conversation, so
-that its keys and values serve the continuation. `prompt`: before question and draft, so that the suffix is short."""
+that its keys and values serve the continuation. `prompt`: before question and draft, so that the suffix is short.
+`auto`: the cheaper one, where a method knows prices; else suffix."""
 
 Prompt = str | Sequence[Message]
 
+LAYOUTS: tuple[Literal["suffix", "prompt"], ...] = ("suffix", "prompt")
 _MARK = "ANSWER-UNDER-REVIEW"
 """Stands for the draft while a chat template is rendered."""
 _AFTER = "Is this answer right so far? It may be unfinished: judge only what is there. Reply with one word: {} or {}."
@@ -53,6 +56,8 @@ class Judge:
     """Divides the log-odds of the two verdicts."""
     likelihood: float = 0.0
     """Weight of the target's mean log-probability of the judged tokens, added to the log-odds; 0 leaves it out."""
+    bias: float = 0.0
+    """Added to the log-odds after the temperature."""
 
     def __post_init__(self) -> None:
         """Raises InputError for settings that give no verdict."""
@@ -60,8 +65,9 @@ class Judge:
             raise InputError("judge: the words for correct and incorrect must not be empty")
         if not 0.0 < self.temperature < np.inf:
             raise InputError(f"judge: temperature must be above 0, not {self.temperature:g}")
-        if not np.isfinite(self.likelihood):
-            raise InputError(f"judge: likelihood must be a finite number, not {self.likelihood:g}")
+        for name in ("likelihood", "bias"):
+            if not np.isfinite(getattr(self, name)):
+                raise InputError(f"judge: {name} must be a finite number, not {getattr(self, name):g}")
 
     def prompt(self, tokenizer: Tokenizer, prompt: Prompt, *, raw: bool = False) -> JudgePrompt:
         """The ids around the draft of an answer to `prompt`.
@@ -69,23 +75,43 @@ class Judge:
         In layout `suffix`, `before` is what the target itself is prompted with. `raw`: without the chat template.
         Raises InputError for a model without a template unless `raw`, and for a template that hides the answer.
         """
-        instruction = self.instruction or (_AFTER if self.layout == "suffix" else _BEFORE).format(
-            self.correct, self.incorrect
-        )
+        before, suffix = self.texts(prompt, tokenizer.template, raw=raw)
+        ids = tokenizer.encode(before, add_special=raw), tokenizer.encode(suffix, add_special=False)
+        if not ids[0] or not ids[1]:
+            raise InputError("the judging prompt is empty: write a question, and an instruction if you set one")
+        return JudgePrompt(tuple(ids[0]), tuple(ids[1]))
+
+    def texts(self, prompt: Prompt, template: ChatTemplate, *, raw: bool = False) -> tuple[str, str]:
+        """What stands before and behind the draft, as text; errors as of `prompt`."""
         if raw:
-            return _plain(tokenizer, prompt, self.layout, instruction)
-        messages: list[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-        if self.layout == "suffix":
-            asked = [*messages, {"role": "assistant", "content": _MARK}, {"role": "user", "content": instruction}]
-            before = tokenizer.apply_chat(messages)
-            _, suffix = _around_mark(tokenizer, asked)
-        else:
-            before, suffix = _around_mark(tokenizer, _review(messages, instruction))
-        return _encoded(tokenizer, before, suffix, add_special=False)
+            return self._plain(prompt)
+        before, suffix = _around_mark(template, self.turns(prompt, _MARK))
+        if self.layout != "prompt":
+            before = template.apply(_messages(prompt))
+        return before, suffix
+
+    def turns(self, prompt: Prompt, draft: str) -> list[Message]:
+        """The conversation whose next word is the verdict on `draft`."""
+        if self.layout == "prompt":
+            return _review(_messages(prompt), draft, self._instruction)
+        answered: list[Message] = [{"role": "assistant", "content": draft}]
+        return [*_messages(prompt), *answered, {"role": "user", "content": self._instruction}]
+
+    @property
+    def _instruction(self) -> str:
+        general = _BEFORE if self.layout == "prompt" else _AFTER
+        return self.instruction or general.format(self.correct, self.incorrect)
+
+    def _plain(self, prompt: Prompt) -> tuple[str, str]:
+        if not isinstance(prompt, str):
+            raise InputError("a raw prompt is a text, not chat messages")
+        if self.layout != "prompt":
+            return prompt, f"\n\n{self._instruction}\nVerdict:"
+        return f"{self._instruction}\n\nQuestion:\n{prompt}\n\nAnswer:\n", "\n\nVerdict:"
 
     def confidence(self, log_odds: float, mean_logprob: float = 0.0) -> float:
         """Probability of Correct, between 0 and 1."""
-        evidence = log_odds / self.temperature + self.likelihood * mean_logprob
+        evidence = log_odds / self.temperature + self.likelihood * mean_logprob + self.bias
         return float(0.5 * (1.0 + np.tanh(0.5 * evidence)))
 
 
@@ -129,7 +155,11 @@ def _first_tokens(tokenizer: Tokenizer, word: str) -> set[int]:
     return found
 
 
-def _review(messages: Sequence[Message], instruction: str) -> list[Message]:
+def _messages(prompt: Prompt) -> list[Message]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+
+
+def _review(messages: Sequence[Message], draft: str, instruction: str) -> list[Message]:
     """One user turn that holds instruction, conversation and draft, under the conversation's own system turn."""
     system = [message for message in messages if message["role"] == "system"]
     turns = [message for message in messages if message["role"] != "system"]
@@ -137,17 +167,17 @@ def _review(messages: Sequence[Message], instruction: str) -> list[Message]:
         question = str(turns[0]["content"])
     else:
         question = "\n\n".join(f"{str(turn['role']).capitalize()}: {turn['content']}" for turn in turns)
-    asked = f"{instruction}\n\nQuestion:\n{question}\n\nAnswer:\n{_MARK}"
+    asked = f"{instruction}\n\nQuestion:\n{question}\n\nAnswer:\n{draft}"
     return [*system, {"role": "user", "content": asked}]
 
 
-def _around_mark(tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[str, str]:
+def _around_mark(template: ChatTemplate, messages: Sequence[Message]) -> tuple[str, str]:
     """What the chat template puts before the draft and behind it, up to where the verdict begins."""
-    text = tokenizer.apply_chat(messages, variables={"enable_thinking": False})
+    text = template.apply(messages, variables={"enable_thinking": False})
     before, mark, suffix = text.partition(_MARK)
     if not mark or _MARK in suffix:
         raise InputError("the model's chat template does not show the answer to judge: use layout prompt, or --raw")
-    return before, suffix + _closed_thinking(suffix, tokenizer.chat_template or "")
+    return before, suffix + _closed_thinking(suffix, template.source or "")
 
 
 def _closed_thinking(suffix: str, template: str) -> str:
@@ -155,19 +185,3 @@ def _closed_thinking(suffix: str, template: str) -> str:
     if "</think>" not in template or "</think>" in suffix:
         return ""
     return "\n</think>\n\n" if "<think>" in suffix else "<think>\n\n</think>\n\n"
-
-
-def _plain(tokenizer: Tokenizer, prompt: Prompt, layout: Layout, instruction: str) -> JudgePrompt:
-    if not isinstance(prompt, str):
-        raise InputError("a raw prompt is a text, not chat messages")
-    if layout == "suffix":
-        return _encoded(tokenizer, prompt, f"\n\n{instruction}\nVerdict:", add_special=True)
-    before = f"{instruction}\n\nQuestion:\n{prompt}\n\nAnswer:\n"
-    return _encoded(tokenizer, before, "\n\nVerdict:", add_special=True)
-
-
-def _encoded(tokenizer: Tokenizer, before: str, suffix: str, *, add_special: bool) -> JudgePrompt:
-    ids = tokenizer.encode(before, add_special=add_special), tokenizer.encode(suffix, add_special=False)
-    if not ids[0] or not ids[1]:
-        raise InputError("the judging prompt is empty: write a question, and an instruction if you set one")
-    return JudgePrompt(tuple(ids[0]), tuple(ids[1]))

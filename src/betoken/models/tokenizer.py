@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import tokenizers
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from betoken.errors import InputError
+from betoken.models.chat_template import ChatTemplate, Message
 from betoken.models.config import read_json
 
-Message = Mapping[str, Any]
+__all__ = ["Message", "Tokenizer"]
 
 
 class Tokenizer:
@@ -55,6 +51,11 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         return self.chat_template is not None
+
+    @property
+    def template(self) -> ChatTemplate:
+        """What makes a prompt of chat messages."""
+        return ChatTemplate(self.chat_template, self.special_names)
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
@@ -101,38 +102,11 @@ class Tokenizer:
         {"enable_thinking": False}. Raises InputError for a model without a template, for messages that are
         malformed, and for those that the template itself refuses.
         """
-        if self.chat_template is None:
-            raise InputError("this model has no chat template: pass plain text (--raw)")
-        _check_messages(messages)
-        try:
-            return _compile(self.chat_template).render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=add_generation_prompt,
-                tools=None,
-                documents=None,
-                **(self.special_names | dict(variables or {})),
-            )
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"the model's chat template refuses these messages: {reason}") from error
+        return self.template.apply(messages, add_generation_prompt, variables)
 
     @cached_property
     def _added(self) -> dict[int, bytes]:
         return {i: token.content.encode() for i, token in self.core.get_added_tokens_decoder().items()}
-
-
-def _check_messages(messages: object) -> None:
-    if not isinstance(messages, list | tuple) or not messages:
-        raise InputError('chat messages must be a non-empty list of {"role": ..., "content": ...}')
-    for number, message in enumerate(messages, 1):
-        if not isinstance(message, Mapping):
-            raise InputError(f"chat message {number} must be an object with role and content, not {message!r:.60}")
-        for key in ("role", "content"):
-            value = message.get(key)
-            if not isinstance(value, str):
-                raise InputError(f"chat message {number}: {key} must be text, not {value!r:.60}")
-        if not message["role"]:
-            raise InputError(f"chat message {number}: role is empty")
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
@@ -158,36 +132,6 @@ def _special_names(settings: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(token, str):
             names[key] = token
     return names
-
-
-class _Generation(Extension):
-    """`{% generation %}...{% endgeneration %}`: marks a template's answers for training; here just its body."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
-
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-@cache
-def _compile(template: str) -> Any:
-    """Chat templates come with a model: they run in a sandbox that can neither reach Python nor change anything."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(template)
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise(message: str) -> NoReturn:
-    raise TemplateError(message)
 
 
 class _ByteLevel:
