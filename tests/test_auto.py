@@ -81,6 +81,32 @@ def test_a_policy_that_learned_from_good_requests_still_bounds_a_bad_one() -> No
     assert simulate(policy, setup, iid(96, 0.0), 96, row_id=9).speed >= 0.97 * plain(setup, 96).speed
 
 
+def next_row(prompt: int = 1000) -> Row:
+    stop = StopSettings(96)
+    return Row(99, -1, np.zeros(prompt, np.int64), SamplingSettings(), stop, frozenset(), 1 << 20)
+
+
+def test_a_draft_model_that_does_not_pay_is_not_made_to_read_prompts() -> None:
+    """But for the first requests, and one in some later: it may have become better."""
+    setup = MACHINES["flat, draft model"]
+    policy = auto(setup)
+    assert policy.expects(next_row())
+    policy.release([next_row()])
+    for seed in range(6):
+        run = simulate(policy, setup, iid(96, 0.1, seed=seed), 96, seed=seed, row_id=seed, prompt=1000)
+        assert run.speed >= 0.97 * plain(setup, 96).speed, "unread prompts are never caught up with"
+    told = []
+    for _ in range(16):
+        told.append(policy.expects(next_row()))
+        policy.release([next_row()])
+    assert told.count(True) == 2
+    good = auto(setup)
+    for seed in range(6):
+        simulate(good, setup, iid(96, 0.9, seed=seed), 96, seed=seed, row_id=seed)
+    assert all(good.expects(next_row()) for _ in range(16))
+    assert [FixedNodes(n).expects(next_row()) for n in (1, 2)] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("machine", "text"),
     [

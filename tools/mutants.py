@@ -219,9 +219,23 @@ SAMPLING = [
 DRAFTERS = [
     Mutant(
         "rejected drafts stay in the draft model's cache",
-        "drafters/draft_model.py",
-        "            cache.truncate(self.slot, self.agreed)\n",
+        "drafters/reader.py",
+        "            self.cache.truncate(memory.slot, memory.agreed)\n",
         "",
+        ("tests/test_draft_model.py",),
+    ),
+    Mutant(
+        "the draft model reads prompts when decoding has begun",
+        "drafters/draft_model.py",
+        "if verdict.rows[b].bonus < 0 and row.expects_draft and",
+        "if False and",
+        ("tests/test_draft_model.py",),
+    ),
+    Mutant(
+        "what was read of another row is taken over too far",
+        "drafters/reader.py",
+        "memory.slot = self.cache.fork(slot, length)",
+        "memory.slot = self.cache.fork(slot, length - 1)",
         ("tests/test_draft_model.py",),
     ),
     Mutant(

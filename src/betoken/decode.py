@@ -58,6 +58,8 @@ class Prefix:
 
     slot: int
     tokens: tuple[int, ...]
+    row: Row | None = None
+    """Whose text it is: the drafter keeps what it knows of it as long."""
 
 
 Observer = Callable[[TokenTree, Scores, Verdict, State], None]
@@ -145,17 +147,17 @@ class Decoder:
 
     def release(self, row: Row, *, retain: bool = False) -> Prefix | None:
         """Remove a row, finished or not; with `retain` its keys and values stay for requests that continue it."""
-        prefix = (
-            Prefix(row.slot, tuple(row.tokens[: self.cache.length(row.slot)])) if retain and row.slot >= 0 else None
-        )
-        if prefix is not None:
+        prefix = None
+        if retain and row.slot >= 0:
+            prefix = Prefix(row.slot, tuple(row.tokens[: self.cache.length(row.slot)]), row)
             self.prefixes.append(prefix)
-        elif row.slot >= 0:
-            self.cache.close(row.slot)
+        else:
+            self.drafter.release([row])
+            if row.slot >= 0:
+                self.cache.close(row.slot)
         self.rows = [other for other in self.rows if other is not row]
         self.waiting = [other for other in self.waiting if other is not row]
         self.prefill_s.pop(row.id, None)
-        self.drafter.release([row])
         self.policy.release([row])
         return prefix
 
@@ -169,8 +171,14 @@ class Decoder:
 
     def forget(self, prefix: Prefix) -> None:
         """Give the memory of a retained prefix back."""
+        self.cache.close(self.detach(prefix))
+
+    def detach(self, prefix: Prefix) -> int:
+        """Share a retained prefix no longer. Returns its slot, which is the caller's to close."""
         self.prefixes.remove(prefix)
-        self.cache.close(prefix.slot)
+        if prefix.row is not None:
+            self.drafter.release([prefix.row])
+        return prefix.slot
 
     def step(self) -> list[Advance]:
         """One chunk of prefill for the first waiting row, if any, and one forward pass over all ready rows.
@@ -225,7 +233,7 @@ class Decoder:
             row = self.waiting[0]
             began = perf_counter()
             if row.slot < 0:
-                row.slot = self._open(row)
+                row.slot, row.expects_draft = self._open(row), self.policy.expects(row)
             if not computed and self.cache.length(row.slot) < row.cached:
                 self._score_chunk(row)
                 computed = True

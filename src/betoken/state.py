@@ -147,6 +147,8 @@ class Row:
     """How many alternatives to report with each token's log-probability; None reports nothing."""
     hint: tuple[int, ...] = ()
     """Tokens that the answer may repeat, for drafters that copy; no part of its text."""
+    expects_draft: bool = True
+    """Whether the node policy means to draft for this row: if not, a drafter need not read its prompt in prefill."""
 
     def __post_init__(self) -> None:
         if not self.tokens:

@@ -124,11 +124,10 @@ class Writer:
         """The keys and values that the turn left behind take the place of those that it began with."""
         decoder = self.engine.decoder
         if new is None:
-            decoder.prefixes.remove(old)
+            decoder.detach(old)
             return
-        decoder.prefixes.remove(new)
         decoder.forget(old)
-        self.slot, self.cached = new.slot, list(new.tokens)
+        self.slot, self.cached = decoder.detach(new), list(new.tokens)
 
     def __enter__(self) -> Self:
         return self

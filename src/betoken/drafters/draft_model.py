@@ -8,6 +8,8 @@ What it drafts depends on how the row's tokens are picked:
   often than independent draws agree (common random numbers), and the verifier decides, so the output stays exact;
 - `sample`: tokens drawn from the draft model's law with numbers of their own, and the law recorded, which is what the
   rejection verifiers need.
+
+It reads a prompt while the target does, where the node policy expects to draft; otherwise with the first draft.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ import numpy as np
 
 from betoken import noise
 from betoken.drafters.guesses import Guesses, drawn, most_probable
+from betoken.drafters.reader import Reader
 from betoken.errors import InputError
-from betoken.models.target import Cache, Scores, Target
+from betoken.models.target import Scores, Target
 from betoken.sampling import Law, Logits, adjust, law, pick_gumbel, pick_inverse_cdf
 from betoken.state import Row, SamplingSettings, State
 from betoken.tree import RowTree, TokenTree
@@ -91,9 +94,7 @@ class DraftModel:
     """Temperature of the draft model's law; none: the row's."""
     prefill_chunk: int = 256
     """Most tokens of a row that one forward pass of the draft model reads."""
-    _rows: dict[int, _Memory] = field(default_factory=dict, init=False, repr=False)
-    _draft: Target | None = field(default=None, init=False, repr=False)
-    _cache: Cache | None = field(default=None, init=False, repr=False)
+    _reader: Reader | None = field(default=None, init=False, repr=False)
     _vocab_size: int = field(default=0, init=False, repr=False)
 
     name = "draft-model"
@@ -114,22 +115,17 @@ class DraftModel:
         """Raises InputError without a draft model. Whoever loads the two models calls `check_vocabularies`."""
         if draft is None:
             raise InputError("drafter draft-model needs a second, smaller model: name it with --draft-model")
-        self._draft, self._cache, self._vocab_size = draft, draft.new_cache(), target.vocab_size
-        self._rows = {}
+        self._reader, self._vocab_size = Reader(draft, self.prefill_chunk), target.vocab_size
 
     def admit(self, rows: Sequence[Row]) -> None:
         """Each row gets a slot in the draft model's cache."""
-        _, cache = self._started()
         for row in rows:
-            self._rows[row.id] = _Memory(cache.open())
+            self._started().admit(row)
 
     def release(self, rows: Sequence[Row]) -> None:
         """Give the rows' slots back."""
-        _, cache = self._started()
         for row in rows:
-            memory = self._rows.pop(row.id, None)
-            if memory is not None:
-                cache.close(memory.slot)
+            self._started().release(row)
 
     def propose(self, state: State, nodes: Sequence[int]) -> TokenTree:
         """Grow all rows' trees together, one forward pass of the draft model a level."""
@@ -137,9 +133,10 @@ class DraftModel:
             _Draft(row, limit, RowTree.under(row.pending), [1.0], [0])
             for row, limit in zip(state.rows, nodes, strict=True)
         ]
-        growing = [draft for draft in drafts if draft.budget > 1 and self._can_draft(draft.row)]
+        reader = self._started()
+        growing = [draft for draft in drafts if draft.budget > 1 and reader.can_read(draft.row, self.depth)]
         for draft in growing:
-            self._catch_up(draft.row)
+            reader.catch_up(draft.row)
         for level in range(self.depth):
             growing = [draft for draft in growing if draft.frontier and level < min(draft.budget, draft.row.room) - 1]
             if not growing:
@@ -148,51 +145,31 @@ class DraftModel:
         return TokenTree.stack([_best_nodes(draft) for draft in drafts])
 
     def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
-        """Learns nothing: the next `propose` compares its cache with the committed text."""
+        """Reads along in prefill. Of decoding it learns nothing: the next `propose` looks at the committed text."""
+        reader = self._started()
+        for b, row in enumerate(state.rows):
+            if verdict.rows[b].bonus < 0 and row.expects_draft and reader.can_read(row, self.depth):
+                reader.prefill(row, tree.tokens[b, : tree.counts[b]].tolist())
 
-    def _started(self) -> tuple[Target, Cache]:
-        if self._draft is None or self._cache is None:
+    def _started(self) -> Reader:
+        if self._reader is None:
             raise InputError("drafter draft-model was not started: call start(target, draft) first")
-        return self._draft, self._cache
-
-    def _can_draft(self, row: Row) -> bool:
-        """Whether the draft model can read this row: within its context, and no token it does not know."""
-        model, _ = self._started()
-        memory = self._rows[row.id]
-        fresh = row.tokens[memory.agreed :]
-        memory.readable = memory.readable and max(fresh, default=0) < model.vocab_size
-        return memory.readable and len(row.tokens) + self.depth < model.context
-
-    def _catch_up(self, row: Row) -> None:
-        """Drop what was rejected from the row's slot; read all but the last chunk of what it has not seen."""
-        model, cache = self._started()
-        memory = self._rows[row.id]
-        memory.forget_rejected(row, cache)
-        while row.cached - len(memory.text) >= self.prefill_chunk:
-            chunk = row.tokens[len(memory.text) : len(memory.text) + self.prefill_chunk]
-            tree = RowTree.chain(chunk[0], chunk[1:])
-            tree.wanted = [False] * len(tree)
-            model.forward(TokenTree.stack([tree]), cache, [memory.slot])
-            cache.keep([memory.slot], [range(len(chunk))])
-            memory.text += chunk
+        return self._reader
 
     def _grow(self, drafts: Sequence[_Draft], level: int) -> None:
         """Score every tree's frontier in one forward pass of the draft model, and add the children.
 
         What comes before the trees' branches - unread text, and the whole of a chain - then stays in the cache.
         """
-        model, cache = self._started()
         passes = [self._unread(draft) for draft in drafts]
-        slots = [self._rows[draft.row.id].slot for draft in drafts]
-        scores = model.forward(TokenTree.stack([one.tree for one in passes]), cache, slots)
-        cache.keep(slots, [range(one.kept) for one in passes])
+        rows = [draft.row for draft in drafts]
+        scores = self._started().score(rows, [one.tree for one in passes], [one.kept for one in passes])
         for b, (draft, one) in enumerate(zip(drafts, passes, strict=True)):
-            self._rows[draft.row.id].text += one.tree.tokens[: one.kept]
             self._expand(draft, [scores.logits(b, node) for node in one.frontier], level)
 
     def _unread(self, draft: _Draft) -> _Pass:
         """The tree that the draft model must still read for this row: unread text, then the drafted nodes."""
-        memory, tree = self._rows[draft.row.id], draft.tree
+        memory, tree = self._started().memory(draft.row), draft.tree
         chain = [*draft.row.tokens, *tree.tokens[1:]] if self.width == 1 else draft.row.tokens
         unread = RowTree.chain(chain[len(memory.text)], chain[len(memory.text) + 1 :])
         place = {0: len(unread) - 1}
@@ -258,29 +235,6 @@ class _Pass(NamedTuple):
     """Nodes of `tree` whose logits are read."""
     kept: int
     """Leading nodes of `tree`, a chain, whose keys and values stay."""
-
-
-@dataclass
-class _Memory:
-    """What the draft model's cache holds of one row."""
-
-    slot: int
-    text: list[int] = field(default_factory=list)
-    """Tokens in the slot: committed ones, then drafted ones that may be rejected."""
-    agreed: int = 0
-    """How many of them are known to be committed."""
-    readable: bool = True
-    """Whether the draft model knows every token so far."""
-
-    def forget_rejected(self, row: Row, cache: Cache) -> None:
-        """Truncate the slot where it leaves the row's committed text; the pending token is always read anew."""
-        most = min(len(self.text), row.cached)
-        while self.agreed < most and self.text[self.agreed] == row.tokens[self.agreed]:
-            self.agreed += 1
-        self.agreed = min(self.agreed, most)
-        if len(self.text) > self.agreed:
-            del self.text[self.agreed :]
-            cache.truncate(self.slot, self.agreed)
 
 
 def _fit(logits: Logits, vocab_size: int) -> Logits:

@@ -34,7 +34,7 @@ class Drafter(Protocol):
         """These requests join. Their prompts are known, their prefill has not run."""
 
     def release(self, rows: Sequence[Row]) -> None:
-        """These requests left: forget them."""
+        """These requests left, and no text of theirs is retained for others: forget them."""
 
     def propose(self, state: State, nodes: Sequence[int]) -> TokenTree:
         """A tree for each row of at most `nodes[b]` nodes, the pending token (node 0) and probes included.

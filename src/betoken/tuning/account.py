@@ -59,7 +59,9 @@ class Account:
     """Steps left of a look at a drafter that was left alone, this one included."""
     look_arm: int = 0
     missed: int = 0
-    """Tokens committed since the last draft."""
+    """Tokens that the drafter has to catch up with: committed since the last draft, or an unread prompt."""
+    unread: bool = False
+    """Whether the drafter was not told to prepare for the row in prefill."""
     drafts: int = 0
     last: int = 0
     """How the last draft fared: 0 nothing accepted, 1 some, 2 all."""

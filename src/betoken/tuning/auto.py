@@ -37,6 +37,8 @@ _TELLING = 16
 """Fewest drafts of such a request."""
 _LONG = 256
 """Most tokens whose allowed loss may be spent in advance."""
+_RETRY = 8
+"""Of so many requests in a row that are not expected to be drafted for, one is prepared for nonetheless."""
 
 
 @dataclass
@@ -62,6 +64,8 @@ class AutoNodes:
     _proposed: list[Proposed] = field(default_factory=list, init=False, repr=False)
     _prices: Prices = field(init=False, repr=False)
     _record: deque[float] = field(default_factory=lambda: deque(maxlen=_RECORD), init=False, repr=False)
+    _passed_over: int = field(default=0, init=False, repr=False)
+    """Requests since the last that the drafter should prepare for."""
 
     def __post_init__(self) -> None:
         """Raises InputError for a floor that leaves nothing to try with, or a promise that cannot be kept."""
@@ -76,6 +80,20 @@ class AutoNodes:
     def _allowance(self) -> float:
         """Loss a committed token allows, in plain steps; with the head start it is `floor` at about 100 tokens."""
         return 0.6 * (1.0 / self.floor - 1.0)
+
+    def expects(self, row: Row) -> bool:
+        """Whether drafting for this row pays by what is known from earlier ones; now and then in any case.
+
+        If not, a draft would have to catch up with the whole prompt, and is priced so.
+        """
+        account = self._account(row)
+        arm, _ = self._paying(account, self._prices, 0, account.rate)
+        self._passed_over += 1
+        if arm > 0 or account.invests or self._passed_over >= _RETRY:
+            self._passed_over = 0
+            return True
+        account.missed, account.unread = row.cached, True
+        return False
 
     def limits(self, state: State) -> list[int]:
         """[B] most nodes the drafter may propose for each row; see the module."""
@@ -161,7 +179,22 @@ class AutoNodes:
         return self._prices
 
     def _arm(self, account: Account, prices: Prices, others: int, rate: float) -> int:
-        """The arm with the greatest expected tokens minus rate x time among those the row can afford to lose."""
+        """The arm that pays best; or one that invests, or looks at a drafter that seems not to pay."""
+        best, stakes = self._paying(account, prices, others, rate)
+        if account.invests and (account.trusted or account.net > 0.0):
+            best = max(best, account.invest(stakes))
+        elif best > 0 and account.looking <= 1:
+            account.looking = 0
+        else:
+            best = account.look(stakes)
+        account.stake = self._drafts.extra()[best] / prices.plain
+        return best
+
+    def _paying(self, account: Account, prices: Prices, others: int, rate: float) -> tuple[int, Sequence[float]]:
+        """The arm with the greatest expected tokens minus rate x time among those the row can afford to lose.
+
+        And what each arm stakes before nodes can still be left out.
+        """
         plan = self._plan(account, prices, others)
         stakes = plan.stakes
         resume = self._drafts.resume(account.missed) / prices.plain if account.missed else 0.0
@@ -175,14 +208,7 @@ class AutoNodes:
             value = accepted - rate * loss
             if value > best_value and stake <= most and (arm < plan.near or stake < 0.1):
                 best, best_value = arm, value
-        if account.invests and (account.trusted or account.net > 0.0):
-            best = max(best, account.invest(stakes))
-        elif best > 0 and account.looking <= 1:
-            account.looking = 0
-        else:
-            best = account.look(stakes)
-        account.stake = self._drafts.extra()[best] / prices.plain
-        return best
+        return best, stakes
 
     def _plan(self, account: Account, prices: Prices, others: int) -> Plan:
         """What each arm brings and costs; worked out again only when what it rests on has changed."""
@@ -260,15 +286,15 @@ class AutoNodes:
     def _learn_drafting(self, accounts: Sequence[Account], seconds: float) -> None:
         """File the step's drafting time by the greatest number of nodes that were proposed for a row.
 
-        Not where a drafter read a prompt, and not where it was asked and had nothing to offer: that is cheap, but
-        says nothing about what the limit allows.
+        Not where a drafter may have indexed a prompt, and not where it was asked and had nothing to offer: that is
+        cheap, but says nothing about what the limit allows.
         """
         asked = [account for account in accounts if account.arm]
         if not asked:
             self._drafts.learn(0, seconds)
             return
         arm = arm_below(max(row.nodes for row in self._proposed))
-        if arm == 0 or any(account.drafts == 0 for account in asked):
+        if arm == 0 or any(account.drafts == 0 and not account.unread for account in asked):
             return
         if not any(account.missed for account in asked):
             self._drafts.learn(arm, seconds)
@@ -278,7 +304,7 @@ class AutoNodes:
     def _charged(self, account: Account, b: int, seconds: float) -> float:
         """Seconds of drafting that a row answers for: the usual time of its arm, or what catching up took."""
         usual = self._drafts.extra()[arm_below(self._proposed[b].nodes)]
-        if account.drafts == 0:  # a drafter reads the prompt once, as prefill does
+        if account.drafts == 0 and not account.unread:  # some index the prompt then, once
             return usual if isfinite(usual) else 0.0
         if account.missed or not isfinite(usual):
             return max(0.0, seconds - self._drafts.base)

@@ -28,6 +28,9 @@ class NodePolicy(Protocol):
     def reproducible(self) -> bool:
         """Whether it chooses the same nodes in every run: not if it goes by timings."""
 
+    def expects(self, row: Row) -> bool:
+        """Whether a row whose prefill begins is likely to be drafted for, so that the drafter should prepare for it."""
+
     def limits(self, state: State) -> list[int]:
         """[B] most nodes the drafter may propose for each row, the pending token included; 1 is no draft."""
 
@@ -47,6 +50,10 @@ class FixedNodes:
 
     nodes: int = 8
     reproducible = True
+
+    def expects(self, row: Row) -> bool:
+        """Unless this is plain decoding."""
+        return self.nodes > 1
 
     def limits(self, state: State) -> list[int]:
         """`nodes` for each row."""

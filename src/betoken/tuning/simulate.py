@@ -95,12 +95,17 @@ def linear_curve(first: float = 1.0, flat: float = 0.03, bend: int = 8, steep: f
     return lambda n: first * (1.0 + flat * (min(n, bend) - 1) + steep * max(0, n - bend))
 
 
-def simulate(policy: NodePolicy, machine: Machine, text: Text, tokens: int, *, seed: int = 0, row_id: int = 0) -> Run:
-    """Decode one request of `tokens` tokens with a chain drafter; the row is released at the end."""
+def simulate(
+    policy: NodePolicy, machine: Machine, text: Text, tokens: int, *, seed: int = 0, row_id: int = 0, prompt: int = 1
+) -> Run:
+    """Decode one request of `tokens` tokens with a chain drafter; the row is released at the end.
+
+    A prompt of `prompt` tokens that the policy does not have read in prefill has to be caught up with.
+    """
     rng = np.random.default_rng(seed)
-    row = Row(row_id, 0, np.zeros(1, np.int64), SamplingSettings(), StopSettings(tokens), frozenset(), 1 << 30)
+    row = Row(row_id, 0, np.zeros(prompt, np.int64), SamplingSettings(), StopSettings(tokens), frozenset(), 1 << 30)
     state = State((row,))
-    missed, seconds, sizes = 0, 0.0, []
+    missed, seconds, sizes = 0 if policy.expects(row) else row.cached, 0.0, []
     scored = 0
     while row.room > 0:
         limit = max(1, min(policy.limits(state)[0], row.room))
