@@ -23,7 +23,7 @@ from betoken.models.native.model import layer_tensors, pack_model
 from betoken.models.native.pack import pack_int8
 from betoken.models.native.target import NativeTarget, load_native
 from betoken.models.target import Cache, Target
-from betoken.tree import RowTree, TokenTree
+from betoken.tree import Role, RowTree, TokenTree
 from native_reference import logits_of
 from tiny_models import FAMILIES, VOCAB, assert_scores, prefill, row_trees, texts
 
@@ -128,6 +128,31 @@ def test_a_tree_scores_bit_for_bit_as_one_node_at_a_time(nodes: int, length: int
     for node in {0, nodes - 1, *rng.integers(0, nodes, 4).tolist()}:
         expected = plain(alone, text + path_tokens(tree, 0, node))[-1]
         np.testing.assert_array_equal(scores.logits(0, node), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [3, 15, 62, 64])
+def test_shifted_probes_score_bit_for_bit_as_a_forward_pass_of_their_own(length: int, dtype: str) -> None:
+    """Branches beside every draft of a chain, against the same branch as a root behind the committed draft."""
+    target = native("qwen2", dtype)
+    text, draft = text_of(length, 1), text_of(5, 2)
+    store = target.new_cache()
+    slot = prefill(target, store, text)
+    tree = RowTree.chain(draft[0], draft[1:])
+    branches = [[tree.add(9, depth, Role.PROBE, shift=-1)] for depth in range(len(draft))]
+    for branch in branches:
+        branch += [tree.add(11, branch[0], Role.PROBE)]
+        branch += [tree.add(13, branch[1], Role.PROBE, shift=2)]
+    scores = target.forward(TokenTree.stack([tree]), store, [slot])
+    for depth, branch in enumerate(branches):
+        own = target.new_cache()
+        base = prefill(target, own, [*text, *draft[: depth + 1]], chunk=4)
+        alone = RowTree.under(5)
+        first = alone.root(9, shift=-1)
+        alone.add(13, alone.add(11, first, Role.PROBE), Role.PROBE, shift=2)
+        expected = target.forward(TokenTree.stack([alone]), own, [base])
+        for node, at in zip(branch, range(first, first + 3), strict=True):
+            np.testing.assert_array_equal(scores.logits(0, node), expected.logits(0, at))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -19,7 +19,7 @@ def row_trees(draw: st.DrawFn) -> RowTree:
             continue
         parent = draw(st.integers(0, len(tree) - 1))
         probe = tree.roles[parent] == Role.PROBE or draw(st.booleans())
-        tree.add(token, parent, Role.PROBE if probe else Role.CANDIDATE)
+        tree.add(token, parent, Role.PROBE if probe else Role.CANDIDATE, shift=draw(st.integers(-2, 2)))
     return tree
 
 
@@ -40,7 +40,7 @@ def test_a_node_sees_its_anchor_its_ancestors_and_itself(batch: list[tuple[RowTr
             cached = length if row.anchors[root] == WHOLE_CACHE else min(row.anchors[root], length)
             assert seen[b, node] == cached
             assert np.flatnonzero(tree.ancestors[b, node]).tolist() == sorted(line)
-            assert positions[b, node] == max(0, cached + len(line) - 1 + row.shifts[root])
+            assert positions[b, node] == max(0, cached + len(line) - 1 + sum(row.shifts[n] for n in line))
             assert tree.depths[b, node] == len(line) - 1
             assert tree.roots[b, node] == root
             assert tree.path(b, node) == line[::-1]
@@ -78,6 +78,17 @@ def test_a_chain_is_one_line_of_candidates() -> None:
     assert tree.roles.tolist() == [[Role.PENDING, Role.CANDIDATE, Role.CANDIDATE]]
     assert tree.confidence.tolist() == [[1.0, 0.5, 0.25]]
     assert tree.positions(np.array([4])).tolist() == [[4, 5, 6]]
+
+
+def test_a_probe_with_shift_minus_one_stands_beside_its_parent_and_sees_it() -> None:
+    """PTP's branch under the first draft: its nodes have the positions of the drafts from there on."""
+    row = RowTree.chain(7, [1, 2])
+    below = 1
+    for q in range(3):
+        below = row.add(0, below, Role.PROBE, u=0.5, shift=-1 if q == 0 else 0)
+    tree = TokenTree.stack([row])
+    assert tree.positions(np.array([4])).tolist() == [[4, 5, 6, 5, 6, 7]]
+    assert np.flatnonzero(tree.ancestors[0, below]).tolist() == [0, 1, 3, 4, 5]
 
 
 def test_there_is_no_child_of_a_node_that_does_not_exist() -> None:

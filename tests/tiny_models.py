@@ -109,7 +109,7 @@ def node_reference(model: Any, text: Sequence[int], tree: RowTree, node: int) ->
     anchor = tree.anchors[path[0]]
     seen = len(text) if anchor == WHOLE_CACHE else min(anchor, len(text))
     tokens = [*text[:seen], *(tree.tokens[n] for n in path)]
-    own = [max(seen + depth + tree.shifts[path[0]], 0) for depth in range(len(path))]
+    own = [max(seen + depth + sum(tree.shifts[n] for n in path[: depth + 1]), 0) for depth in range(len(path))]
     return reference_logits(model, tokens, [*range(seen), *own])[-1]
 
 
@@ -142,5 +142,6 @@ def row_trees(draw: st.DrawFn, length: int, probes: bool = True) -> RowTree:
             anchor = draw(st.integers(-1, length))
             tree.root(draw(tokens), anchor=anchor, shift=draw(st.integers(-1, 2)), wanted=draw(st.booleans()))
         else:
-            tree.add(draw(tokens), draw(st.integers(0, len(tree) - 1)), wanted=draw(st.booleans()))
+            parent, shift = draw(st.integers(0, len(tree) - 1)), draw(st.integers(-1, 1)) if probes else 0
+            tree.add(draw(tokens), parent, shift=shift, wanted=draw(st.booleans()))
     return tree

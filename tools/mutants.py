@@ -113,8 +113,8 @@ TREE = [
     Mutant(
         "wrong position reaches the text",
         "tree.py",
-        "self.visible_cache(lengths) + self.depths + shifts, 0)",
-        "self.visible_cache(lengths) + np.minimum(self.depths, 1) + shifts, 0)",
+        "self.visible_cache(lengths) + self.offsets, 0)",
+        "self.visible_cache(lengths) + np.minimum(self.offsets, 1), 0)",
         (f"{DRAFTED}[oracle]",),
     ),
     Mutant(
@@ -337,14 +337,14 @@ NATIVE = [
     Mutant(
         "native: position is the slot",
         "models/native/compact.py",
-        "max(0, cached + depth[node] + shifts[row, root[node]])",
-        "max(0, cached + node + shifts[row, root[node]])",
+        "max(0, cached + offset[node])",
+        "max(0, cached + node + shifts[row, node])",
         (TREES,),
     ),
     Mutant(
-        "native: position ignores the root's shift",
+        "native: position ignores the shifts",
         "models/native/compact.py",
-        "max(0, cached + depth[node] + shifts[row, root[node]])",
+        "max(0, cached + offset[node])",
         "cached + depth[node]",
         (GOLDEN,),
     ),

@@ -2,7 +2,8 @@
 
 Every method adds some tree under the committed text and keeps one path of it. A node sees the cached text up to its
 root's *anchor*, its own ancestors and itself; nothing else. Visibility and positions follow from the parents, the
-anchors and the shifts alone: no method builds a mask.
+anchors and the shifts alone: no method builds a mask. A node's *shift* moves its position and those of its descendants
+(by -1 where a node stands beside its parent, as PTP's auxiliary nodes do); what it sees is the same.
 
 The tree lives on the host as numpy arrays, whatever device the target uses: it is small integers that drafters and
 verifiers walk node by node (docs/design/0001-host-trees.md).
@@ -28,6 +29,9 @@ Bools = NDArray[np.bool_]
 WHOLE_CACHE = -1
 """Anchor of a root that sees every committed position of its row."""
 
+START_INPUT = -1.0
+"""Auxiliary input of a probe that reads the student's start vector, not the embedding of a random number."""
+
 
 class Role(IntEnum):
     """What a node is for. Only candidates can be committed; probes ride along to be read."""
@@ -50,7 +54,8 @@ class RowTree:
     confidence: list[float] = field(default_factory=list)
     """Estimated probability that the node is right, given that its parent is. 1.0 where nothing is known."""
     inputs: list[float] = field(default_factory=list)
-    """Auxiliary input u in [0, 1) of a probe that has one instead of a token (PTP); nan for an ordinary node."""
+    """Auxiliary input of a probe that has one instead of a token (PTP): u in [0, 1), or START_INPUT; nan for an
+    ordinary node."""
     wanted: list[bool] = field(default_factory=list)
     laws: dict[int, Floats] = field(default_factory=dict)
     """Parent node -> law [V] that its candidate children were drawn from, in order, without replacement. A parent
@@ -77,14 +82,18 @@ class RowTree:
         parent: int,
         role: Role = Role.CANDIDATE,
         *,
+        shift: int = 0,
         confidence: float = 1.0,
         u: float = float("nan"),
         wanted: bool = True,
     ) -> int:
-        """Add a child of `parent`; returns its node index. Raises InputError if there is no such parent."""
+        """Add a child of `parent` at position parent + 1 + shift; returns its node index.
+
+        Raises InputError if there is no such parent.
+        """
         if not 0 <= parent < len(self.tokens):
             raise InputError(f"tree node {len(self.tokens)}: there is no parent {parent}")
-        return self._append(token, parent, role, WHOLE_CACHE, 0, confidence, u, wanted)
+        return self._append(token, parent, role, WHOLE_CACHE, shift, confidence, u, wanted)
 
     def root(
         self,
@@ -143,11 +152,11 @@ class TokenTree:
     anchors: Ints
     """[B, N] cached positions that a root sees, WHOLE_CACHE for all; meaningful at roots only."""
     shifts: Ints
-    """[B, N] offset of a root's position; meaningful at roots only."""
+    """[B, N] how far a node stands from the position after its parent's, or a root from its anchor."""
     confidence: Floats
     """[B, N] estimated probability that a node is right, given that its parent is."""
     inputs: Floats
-    """[B, N] auxiliary input u in [0, 1) of a probe, nan where the token is the input."""
+    """[B, N] auxiliary input of a probe, u in [0, 1) or START_INPUT; nan where the token is the input."""
     wanted: Bools
     """[B, N] nodes whose logits will be read: the output layer runs only there."""
     laws: tuple[dict[int, Floats], ...]
@@ -200,6 +209,16 @@ class TokenTree:
         return depths
 
     @cached_property
+    def offsets(self) -> Ints:
+        """[B, N] position of a node relative to its root's anchor: its depth plus the shifts on its path."""
+        offsets = self.shifts.copy()
+        for node in range(1, self.width):
+            parent = self.parents[:, node]
+            above = np.take_along_axis(offsets, np.maximum(parent, 0)[:, None], axis=1)[:, 0]
+            offsets[:, node] += np.where(parent >= 0, 1 + above, 0)
+        return offsets
+
+    @cached_property
     def roots(self) -> Ints:
         """[B, N] index of each node's root."""
         roots = np.tile(np.arange(self.width, dtype=np.int64), (self.batch, 1))
@@ -227,9 +246,8 @@ class TokenTree:
         return np.where(anchors == WHOLE_CACHE, lengths[:, None], np.minimum(anchors, lengths[:, None]))
 
     def positions(self, lengths: Ints) -> Ints:
-        """[B, N] position of each node: its anchor, plus its depth, plus its root's shift; never negative."""
-        shifts = np.take_along_axis(self.shifts, self.roots, axis=1)
-        return np.maximum(self.visible_cache(lengths) + self.depths + shifts, 0)
+        """[B, N] position of each node: its anchor, its depth and the shifts on its path in all; never negative."""
+        return np.maximum(self.visible_cache(lengths) + self.offsets, 0)
 
     def path(self, row: int, node: int) -> list[int]:
         """Nodes from the root down to `node`, both included."""

@@ -19,7 +19,7 @@ from betoken.testing.running import (
     sample_requests,
 )
 from betoken.testing.toy import ToyTarget
-from betoken.tree import Role, TokenTree
+from betoken.tree import START_INPUT, Role, TokenTree
 from betoken.tuning.nodes import FixedNodes
 from betoken.verifiers.replay import Replay
 from betoken.verifiers.verifier import Verdict
@@ -89,7 +89,8 @@ def _check_node(tree: TokenTree, b: int, node: int, row: Row) -> None:
             anchor = int(tree.anchors[b, node])
             require(anchor <= row.cached, f"root {node} is anchored at {anchor}, beyond {row.cached} cached positions")
         u = float(tree.inputs[b, node])
-        require(np.isnan(u) or 0.0 <= u < 1.0, f"probe {node} has input u = {u}, outside [0, 1)")
+        known = np.isnan(u) or u == START_INPUT or 0.0 <= u < 1.0
+        require(known, f"probe {node} has input u = {u}: neither START_INPUT nor in [0, 1)")
         return
     require(parent >= 0, f"candidate {node} has no parent; candidates hang under the pending token")
     require(tree.roles[b, parent] in (Role.PENDING, Role.CANDIDATE), f"candidate {node} hangs under a probe")

@@ -115,7 +115,7 @@ class RandomTreeDrafter:
             if kind < 0.15:
                 tree.root(token, anchor=int(rng.integers(row.cached + 1)), shift=int(rng.integers(-1, 2)))
             elif kind < 0.35 or tree.roles[parent] == Role.PROBE:
-                tree.add(token, parent, Role.PROBE)
+                tree.add(token, parent, Role.PROBE, shift=int(rng.integers(-1, 2)))
             elif tree.child(parent, token) is None:
                 tree.add(token, parent, confidence=float(rng.random()))
         return tree

@@ -39,6 +39,7 @@ def read_tree(parents, counts, anchors, shifts, lengths, positions, slots, seen,
     """
     width = parents.shape[1]
     depth, root = np.zeros(width, dtype=np.int64), np.zeros(width, dtype=np.int64)
+    offset = np.zeros(width, dtype=np.int64)
     path = np.zeros(width, dtype=np.int64)
     place, entries = 0, 0
     for row in range(parents.shape[0]):
@@ -47,9 +48,10 @@ def read_tree(parents, counts, anchors, shifts, lengths, positions, slots, seen,
             parent = parents[row, node]
             depth[node] = depth[parent] + 1 if parent >= 0 else 0
             root[node] = root[parent] if parent >= 0 else node
+            offset[node] = shifts[row, node] + (offset[parent] + 1 if parent >= 0 else 0)
             anchor = anchors[row, root[node]]
             cached = length if anchor < 0 else min(anchor, length)
-            positions[place] = max(0, cached + depth[node] + shifts[row, root[node]])
+            positions[place] = max(0, cached + offset[node])
             slots[place] = length + node
             above, steps = node, depth[node]
             while above >= 0:
