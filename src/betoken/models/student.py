@@ -4,7 +4,7 @@ PTP (arXiv 2512.21323): an auxiliary node's input is a random number u in [0, 1)
 holds
 
     ptp.json                    the card: objective, window, sampling law it was trained for, measured runs
-    u_embedding.safetensors     `start` [H] and, except for `independent`, the u embedding (`linear.weight`, `.bias`)
+    u_embedding.safetensors     `start` [H] and, except for `independent`, the u embedding (`weight` [H, K], `bias` [H])
     adapter_config.json, adapter_model.safetensors      weights "lora": PEFT's own format
     config.json, model.safetensors                      weights "full": used on auxiliary nodes instead of the base's
                                                         weights "same": base and student in one, with a tokenizer
@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
+from torch.nn import functional as F  # noqa: N812 - the name every torch user knows
 
 from betoken.errors import InputError
 from betoken.models.config import DecoderConfig, read_json
@@ -54,20 +55,19 @@ class UEmbedding(nn.Module):
         if kind not in _FEATURES:
             raise InputError(f"unknown u embedding {kind!r}; choose one of {', '.join(_FEATURES)}")
         self.kind, self.hidden = kind, hidden
-        self.linear = nn.utils.skip_init(nn.Linear, _FEATURES[kind], hidden)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+        self.weight = nn.Parameter(torch.zeros(hidden, _FEATURES[kind]))
+        self.bias = nn.Parameter(torch.zeros(hidden))
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator, scale: float) -> None:
         """Random weights that make vectors whose entries have a standard deviation of about `scale`."""
         width = 1.0 if self.kind == "interpolated" else math.sqrt(_FEATURES[self.kind])
-        self.linear.weight.normal_(0.0, scale / width, generator=generator)
-        self.linear.bias.zero_()
+        self.weight.normal_(0.0, scale / width, generator=generator)
+        self.bias.zero_()
 
     def features(self, u: torch.Tensor) -> torch.Tensor:
         """[..., K] fixed features of u [...], in the dtype of the weights."""
-        dtype = self.linear.weight.dtype
+        dtype = self.weight.dtype
         if self.kind == "bits":
             shifts = torch.arange(_BITS - 1, -1, -1, device=u.device, dtype=torch.int32)
             whole = u.to(torch.float32).view(torch.int32)
@@ -81,8 +81,7 @@ class UEmbedding(nn.Module):
 
     def forward(self, u: torch.Tensor) -> torch.Tensor:
         """[..., H] input vectors of the numbers u [...], float64 or float32, in [0, 1)."""
-        vectors: torch.Tensor = self.linear(self.features(u))
-        return vectors
+        return F.linear(self.features(u), self.weight, self.bias)
 
 
 @dataclass(frozen=True)
@@ -126,9 +125,9 @@ class StudentCard:
         if set(content) != names:
             raise InputError(f"{path}: missing or unknown fields: {', '.join(sorted(set(content) ^ names))}")
         _check(path, content)
-        law = SamplingSettings(**content.pop("law"))
-        runs = {name: tuple(float(value) for value in content.pop(name)) for name in ("first_runs", "runs")}
-        return cls(law=law, **runs, **content)
+        content["law"] = SamplingSettings(**content["law"])
+        content |= {name: tuple(float(value) for value in content[name]) for name in ("first_runs", "runs")}
+        return cls(**content)
 
     def check_base(self, config: DecoderConfig, name: str) -> None:
         """Raises InputError unless a model of this config has the sizes of the student's base."""
