@@ -170,6 +170,10 @@ def test_what_was_read_of_another_row_is_taken_over(ends: tuple[int, ...]) -> No
         decoder.step()
     read = draft.nodes
     second = decoder.admit(long_request(*ends))
+    while second.generated == 0:
+        decoder.step()
+    memory = drafter._started().memory(second)
+    assert held_by(drafter).slots[memory.slot] == memory.text
     finish(decoder, [first, second])
     assert draft.nodes - read <= len(ends) + 4 * 2 * len(drafter.seen)
     for row, own in ((first, long_request()), (second, long_request(*ends))):

@@ -21,7 +21,37 @@ from betoken.verifiers.verifier import Verdict
 
 
 @dataclass
-class OracleDrafter:
+class Scripted:
+    """What these drafters share: they know their target, and learn nothing from it."""
+
+    _target: Target | None = field(default=None, init=False, repr=False)
+
+    hidden_layers = ()
+    shares_state = False
+
+    def start(self, target: Target, draft: Target | None = None) -> None:
+        """Remembers the target."""
+        self._target = target
+
+    def admit(self, rows: Sequence[Row]) -> None:
+        """Nothing yet."""
+
+    def release(self, rows: Sequence[Row]) -> None:
+        """Keeps nothing."""
+
+    def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
+        """Learns nothing."""
+
+    @property
+    def target(self) -> Target:
+        """What it was started with. Raises InputError before that."""
+        if self._target is None:
+            raise InputError(f"{type(self).__name__}: call start(target) first")
+        return self._target
+
+
+@dataclass
+class OracleDrafter(Scripted):
     """Drafts the row's plain answer, each token spoilt with a fixed probability: always, never, sometimes right."""
 
     accuracy: float = 1.0
@@ -30,19 +60,9 @@ class OracleDrafter:
     seed: int = 0
     rule: Literal["inverse-cdf", "gumbel"] = "inverse-cdf"
     """The replay verifier's rule."""
-    _target: Target | None = field(default=None, init=False, repr=False)
     _answers: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
 
     name = "oracle"
-    hidden_layers = ()
-    shares_state = False
-
-    def start(self, target: Target, draft: Target | None = None) -> None:
-        """Remembers the target: answers come from it."""
-        self._target = target
-
-    def admit(self, rows: Sequence[Row]) -> None:
-        """Nothing yet."""
 
     def release(self, rows: Sequence[Row]) -> None:
         """Forget the answers."""
@@ -57,59 +77,35 @@ class OracleDrafter:
             trees.append(RowTree.chain(row.pending, [self._spoil(row, n, t) for n, t in enumerate(draft)]))
         return TokenTree.stack(trees)
 
-    def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
-        """Knows everything already."""
-
-    def _started(self) -> Target:
-        if self._target is None:
-            raise InputError("OracleDrafter: call start(target) first")
-        return self._target
-
     def _answer(self, row: Row) -> list[int]:
         if row.id not in self._answers:
             request = Request(row.prompt.tolist(), row.sampling, row.stop, row.sample)
-            self._answers[row.id] = plain_tokens(self._started(), request, Replay(self.rule))
+            self._answers[row.id] = plain_tokens(self.target, request, Replay(self.rule))
         return self._answers[row.id]
 
     def _spoil(self, row: Row, depth: int, token: int) -> int:
         right = np.random.default_rng((self.seed, len(row.tokens), depth)).random() < self.accuracy
-        return token if right else (token + 1) % self._started().vocab_size
+        return token if right else (token + 1) % self.target.vocab_size
 
 
 @dataclass
-class RandomTreeDrafter:
+class RandomTreeDrafter(Scripted):
     """Random branching candidates, probes below them, and probe roots anchored anywhere in the cache."""
 
     seed: int = 0
     probes: bool = True
-    _vocab_size: int = field(default=1, init=False, repr=False)
 
     name = "random-tree"
-    hidden_layers = ()
-    shares_state = False
-
-    def start(self, target: Target, draft: Target | None = None) -> None:
-        """Learns the vocabulary's size."""
-        self._vocab_size = target.vocab_size
-
-    def admit(self, rows: Sequence[Row]) -> None:
-        """Keeps nothing."""
-
-    def release(self, rows: Sequence[Row]) -> None:
-        """Keeps nothing."""
 
     def propose(self, state: State, nodes: Sequence[int]) -> TokenTree:
         """A tree a row of 1 to `nodes[b]` nodes."""
         return TokenTree.stack([self._grow(row, limit) for row, limit in zip(state.rows, nodes, strict=True)])
 
-    def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
-        """Learns nothing."""
-
     def _grow(self, row: Row, limit: int) -> RowTree:
         rng = np.random.default_rng((self.seed, len(row.tokens)))
         tree = RowTree.under(row.pending)
         for _ in range(int(rng.integers(0, limit))):
-            token = int(rng.integers(self._vocab_size))
+            token = int(rng.integers(self.target.vocab_size))
             parent = int(rng.integers(len(tree)))
             kind = rng.random() if self.probes else 1.0
             if kind < 0.15:
@@ -122,39 +118,23 @@ class RandomTreeDrafter:
 
 
 @dataclass
-class DrawingDrafter:
+class DrawingDrafter(Scripted):
     """Draws trees of `width` children a node from laws of its own and records the laws, for rejection verifiers."""
 
     depth: int = 2
     width: int = 1
     seed: int = 0
     """Picks the laws, not the draws: those follow the row's seed."""
-    _vocab_size: int = field(default=1, init=False, repr=False)
 
     name = "drawing"
-    hidden_layers = ()
-    shares_state = False
-
-    def start(self, target: Target, draft: Target | None = None) -> None:
-        """Learns the vocabulary's size."""
-        self._vocab_size = target.vocab_size
-
-    def admit(self, rows: Sequence[Row]) -> None:
-        """Keeps nothing."""
-
-    def release(self, rows: Sequence[Row]) -> None:
-        """Keeps nothing."""
 
     def propose(self, state: State, nodes: Sequence[int]) -> TokenTree:
         """A full tree a row, or as much of it, level by level, as fits."""
         return TokenTree.stack([self._grow(row, limit) for row, limit in zip(state.rows, nodes, strict=True)])
 
-    def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
-        """Learns nothing."""
-
     def law(self, token: int) -> Law:
         """[V] law of what this drafter draws after a token."""
-        return np.random.default_rng((self.seed, token)).dirichlet(np.ones(self._vocab_size))
+        return np.random.default_rng((self.seed, token)).dirichlet(np.ones(self.target.vocab_size))
 
     def _grow(self, row: Row, limit: int) -> RowTree:
         tree = RowTree.under(row.pending)
@@ -174,7 +154,7 @@ class DrawingDrafter:
             for node in level:
                 law = self.law(tree.tokens[node])
                 left = law.copy()
-                for _ in range(min(self.width, self._vocab_size, limit - len(tree))):
+                for _ in range(min(self.width, self.target.vocab_size, limit - len(tree))):
                     tree.laws[node] = law
                     token = pick_inverse_cdf(left / left.sum(), float(next(numbers)))
                     left[token] = 0.0
