@@ -14,11 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tiny_models
+from betoken.errors import BetokenError
 from betoken.models.config import DecoderConfig
 from betoken.models.native import emit
 from betoken.models.native.equalise import Equaliser
 from betoken.models.native.image import in_memory
 from betoken.models.native.isa import isa
+from betoken.models.native.kernels import float_of_half
 from betoken.models.native.model import layer_tensors, pack_model
 from betoken.models.native.pack import pack_int8
 from betoken.models.native.target import NativeTarget, load_native
@@ -287,6 +289,34 @@ def test_hidden_states_are_those_of_the_torch_decoder() -> None:
     real = torch.from_numpy(tree.roles != 0)
     for layer in (0, 2, 3):
         torch.testing.assert_close(ours[layer][real], theirs[layer][real], atol=1e-4, rtol=1e-4)
+
+
+def test_trees_that_cannot_be_scored_are_refused_and_leave_the_row_as_it_was() -> None:
+    target = native("llama", "int8")
+    text = text_of(20, 4)
+    store = target.new_cache()
+    slot = prefill(target, store, text)
+    unknown, far, hidden = RowTree.chain(1, [VOCAB]), RowTree.under(1), RowTree.under(1)
+    far.add(2, 0, shift=1 << 40)
+    hidden.add(2, 0, Role.PROBE, u=0.5)
+    for tree, told in ((unknown, "token id outside"), (far, "far beyond"), (hidden, "auxiliary inputs")):
+        with pytest.raises(BetokenError, match=told):
+            target.forward(TokenTree.stack([tree]), store, [slot])
+    got = target.forward(TokenTree.stack([RowTree.under(7)]), store, [slot]).logits(0, 0)
+    np.testing.assert_array_equal(got, plain(target, [*text, 7])[-1])
+
+
+def test_every_finite_float16_becomes_its_float32() -> None:
+    @nb.njit
+    def widen(bits, out):  # type: ignore[no-untyped-def]
+        for i in range(bits.size):
+            out[i] = float_of_half(bits[i])
+
+    halves = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+    halves = halves[np.isfinite(halves.view(np.float16))]
+    out = np.zeros(halves.size, dtype=np.float32)
+    widen(halves, out)
+    np.testing.assert_array_equal(out.view(np.int32), halves.view(np.float16).astype(np.float32).view(np.int32))
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3-head-dim-10"])

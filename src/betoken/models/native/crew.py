@@ -18,7 +18,7 @@ from betoken.models.native import emit
 from betoken.models.native.job import MAX_THREADS, MODEL, PASS
 from betoken.models.native.kernels import compiled
 
-_JOBS, _ARRIVED, _STOP, _STALLS = 0, 8, 16, 24  # int64 places in the control block, a cache line apart
+_JOBS, _ARRIVED, _STOP, STALLS = 0, 8, 16, 24  # int64 places in the control block, a cache line apart
 _SPINS = 2_000
 """Turns of a waiting loop, about 50 microseconds, before a waiting thread gives its core to others."""
 _NAPS = 5_000
@@ -43,7 +43,7 @@ def barrier(control, threads):  # type: ignore[no-untyped-def]
             if spins > _SPINS:
                 # On a busy machine the thread that is missing may be waiting for this very core. Sleeping, not
                 # yielding, makes the scheduler give it over.
-                emit.fetch_add(control + _STALLS * 8, 1)
+                emit.fetch_add(control + STALLS * 8, 1)
                 emit.sleep_us(20)
 
 
@@ -82,23 +82,24 @@ class Crew:
         self._turn = threading.Lock()
         self._alone, self._rest = 0, _FEWEST_ALONE
         for number in range(1, threads):
-            arguments = (self.control.ctypes.data, number, self.model, self.run)
+            arguments = (self.control, number, self.model, self.run)
             threading.Thread(target=_work, args=arguments, daemon=True, name=f"betoken-{number}").start()
 
-    def forward(self, model: NDArray[np.void], run: NDArray[np.void]) -> None:
-        """One forward pass; returns when all threads are done. One at a time: targets may share a crew."""
-        with self._turn:
-            self.model[0], self.run[0] = model[0], run[0]
-            together = self.threads > 1 and self._alone == 0
-            self.run[0]["threads"] = self.threads if together else 1
-            self.control[_STALLS] = 0
-            self._lead(self._address, together, self.model, self.run)
-            self._judge(together)
+    def forward(
+        self, model: NDArray[np.void], run: NDArray[np.void], logits: NDArray[np.float32], hidden: NDArray[np.float32]
+    ) -> None:
+        """One forward pass into `logits` [wanted, V] and `hidden` [layers, nodes, H]; returns when all are done.
 
-    def _judge(self, together: bool) -> None:
-        if not together:
-            self._alone = max(0, self._alone - 1)
-        elif self.control[_STALLS] > _STALLED:
+        One at a time: targets may share a crew.
+        """
+        with self._turn:
+            threads = self.threads if self._alone == 0 else 1
+            self._judge(threads, self._lead(self._address, threads, model, run, logits, hidden, self.model, self.run))
+
+    def _judge(self, threads: int, stalls: int) -> None:
+        if threads < self.threads:
+            self._alone -= 1
+        elif stalls > _STALLED:
             self._alone, self._rest = self._rest, min(2 * self._rest, _MOST_ALONE)
         else:
             self._rest = _FEWEST_ALONE
@@ -110,7 +111,8 @@ def crew(threads: int) -> Crew:
     return Crew(max(1, min(threads, MAX_THREADS)))
 
 
-def _work(control: int, number: int, model: NDArray[np.void], run: NDArray[np.void]) -> None:
+def _work(control: NDArray[np.int64], number: int, model: NDArray[np.void], run: NDArray[np.void]) -> None:
+    """A worker's life. It holds the control block: an ending interpreter frees the crew before it stops the threads."""
     from betoken.models.native.forward import serve
 
-    serve(control, number, model, run)
+    serve(control.ctypes.data, number, model, run)

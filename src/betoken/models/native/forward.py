@@ -6,7 +6,7 @@ import numba as nb
 
 from betoken.models.native import emit, kernels
 from betoken.models.native.attention import attend_rows, place_rows
-from betoken.models.native.crew import await_job, barrier
+from betoken.models.native.crew import STALLS, await_job, barrier
 from betoken.models.native.emit import pointer
 from betoken.models.native.job import LAYER
 from betoken.models.native.kernels import ADD, STORE, compiled, floats, integers
@@ -100,6 +100,7 @@ def forward_part(control, thread, models, runs):  # type: ignore[no-untyped-def]
     model, run = models[0], runs[0]
     count = model.num_layers
     layers = nb.carray(pointer(model.layers), count, LAYER)
+    kernels.embed_rows(model, run, thread)  # of the nodes that this thread then norms: no barrier in between
     for number in range(count):
         copy_hidden(model, run, thread, number)
         layer_part(model, run, thread, number, layers[number], control)
@@ -111,11 +112,21 @@ def forward_part(control, thread, models, runs):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def lead(control, together, models, runs):  # type: ignore[no-untyped-def]
-    """Thread 0: announce the job, unless it does it alone, and do its part."""
-    if together:
+def lead(control, threads, models, runs, logits, hidden, shown_models, shown_runs):  # type: ignore[no-untyped-def]
+    """Thread 0: put the job where the workers look, announce it unless it does it alone, and do its part.
+
+    `logits`, `hidden`: what the pass writes. Returns how often a thread had to sleep at a barrier.
+    """
+    shown_models[0], shown_runs[0] = models[0], runs[0]
+    run, stalls = shown_runs[0], integers(control + STALLS * 8, 1)
+    run.threads, run.logits = threads, logits.ctypes.data
+    run.hidden_out = hidden.ctypes.data if hidden.size else 0
+    integers(run.counters, (models[0].num_layers * PHASES + 1) * 8)[:] = 0
+    stalls[0] = 0
+    if threads > 1:
         emit.fetch_add(control, 1)
-    forward_part(control, 0, models, runs)
+    forward_part(control, 0, shown_models, shown_runs)
+    return stalls[0]
 
 
 @compiled

@@ -51,6 +51,8 @@ MODEL = np.dtype(
         ("rms_eps", np.float32),
         ("query_scale", np.float32),  # 1 / sqrt(head_dim)
         ("layer_bytes", np.int64),  # of one layer in a page of the cache
+        ("embeddings", np.int64),  # float16 or float32 [vocabulary, hidden]
+        ("half", np.int64),  # 1: they are float16
         ("final_norm", np.int64),
         ("head", PRODUCT),
     ]
@@ -63,7 +65,7 @@ PASS = np.dtype(
         ("threads", np.int64),
         ("cos", np.int64),  # float32 [positions, head_dim / 2]
         ("sin", np.int64),
-        ("x", np.int64),  # float32 [nodes, hidden_padded], the residual stream; embeddings when the pass begins
+        ("x", np.int64),  # float32 [nodes, hidden_padded], the residual stream
         ("wide", np.int64),  # float32 [nodes, widest], whatever a product reads or writes besides x
         ("wide_stride", np.int64),  # bytes of one row of it
         ("attended", np.int64),  # float32 [nodes, attn_padded]
@@ -74,6 +76,7 @@ PASS = np.dtype(
         ("scratch", np.int64),  # bytes for each thread
         ("scratch_stride", np.int64),
         ("scores_stride", np.int64),  # bytes of one head's scores in it
+        ("tokens", np.int64),  # int64 [nodes]
         ("position", np.int64),  # int64 [nodes]
         ("slot", np.int64),  # int64 [nodes]: where its keys and values go, a position of its row's cache
         ("table", np.int64),  # int64 [nodes]: address of its row's page addresses

@@ -22,6 +22,7 @@ _C5, _C4, _C3 = F(1.9875691500e-4), F(1.3981999507e-3), F(8.3334519073e-3)
 _C2, _C1, _C0 = F(4.1665795894e-2), F(1.6666665459e-1), F(5.0000001201e-1)
 _LEAST, _MOST = F(-87.0), F(88.0)
 _LEVELS = F(127.0)
+_LEAST_HALF = F(2.0**-24)
 _STREAM = 1 << 18  # bytes of weights
 
 compiled = nb.njit(nogil=True, cache=True, error_model="numpy")
@@ -44,6 +45,29 @@ def floats(address, count):  # type: ignore[no-untyped-def]
 def integers(address, count):  # type: ignore[no-untyped-def]
     """The `count` int64 at an address, as an array."""
     return nb.carray(pointer(address), count, np.int64)
+
+
+@compiled
+def float_of_half(bits):  # type: ignore[no-untyped-def]
+    """The float32 of a finite float16, given as its bits."""
+    low = np.int32(bits & 0x7FFF)
+    normal = emit.float_of_bits(np.int32((low << 13) + (112 << 23)))
+    magnitude = normal if low >= 0x400 else F(low) * _LEAST_HALF
+    return -magnitude if bits & 0x8000 else magnitude
+
+
+@compiled
+def embed_rows(model, run, thread):  # type: ignore[no-untyped-def]
+    """The embedding of each node's token into the residual stream."""
+    tokens, width = integers(run.tokens, run.nodes), model.hidden
+    for node in range(thread, run.nodes, run.threads):
+        to = floats(run.x + node * model.hidden_padded * 4, width)
+        if model.half:
+            halves = nb.carray(pointer(model.embeddings + tokens[node] * width * 2), width, np.uint16)
+            for i in range(width):
+                to[i] = float_of_half(halves[i])
+        else:
+            to[:] = floats(model.embeddings + tokens[node] * width * 4, width)
 
 
 @compiled

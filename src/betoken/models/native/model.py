@@ -89,8 +89,10 @@ def _rows_padded(bias: torch.Tensor) -> NDArray[np.float32]:
     return out
 
 
-def records(config: DecoderConfig, arrays: Arrays, int8: bool) -> tuple[NDArray[np.void], NDArray[np.void]]:
-    """(model [1], layers [L]) records of addresses into `arrays`, which must outlive them."""
+def records(
+    config: DecoderConfig, arrays: Arrays, embeddings: NDArray[np.generic], int8: bool
+) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """(model [1], layers [L]) records of addresses into `arrays` and `embeddings` [V, H], which must outlive them."""
     offset = 128 if int8 and isa() == "vnni" else 0
     if int8 and not offset:
         for name in [name for name in arrays if name.endswith(".shift")]:
@@ -125,6 +127,8 @@ def records(config: DecoderConfig, arrays: Arrays, int8: bool) -> tuple[NDArray[
         "rms_eps": config.rms_eps,
         "query_scale": 1.0 / math.sqrt(config.head_dim),
         "layer_bytes": 2 * config.num_kv_heads * PAGE * head_padded * 4,
+        "embeddings": embeddings.ctypes.data,
+        "half": int(embeddings.dtype == np.float16),
         "final_norm": _address(arrays, "final_norm"),
     }
     for name, value in sizes.items():

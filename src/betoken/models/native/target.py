@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
+from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from betoken.errors import BetokenError, InputError
 from betoken.models.config import DecoderConfig
-from betoken.models.native.compact import read_tree
 from betoken.models.native.crew import Crew, crew
 from betoken.models.native.emit import BLOCK, TILE
 from betoken.models.native.forward import PHASES
@@ -23,6 +23,7 @@ from betoken.models.native.job import PAGE, PASS
 from betoken.models.native.model import records
 from betoken.models.native.pack import padded
 from betoken.models.native.pages import PagedCache
+from betoken.models.native.reading import TOO_FAR, UNKNOWN_TOKEN, read_tree
 from betoken.models.rope import inverse_frequencies
 from betoken.models.target import Cache, Scores
 from betoken.tree import RowTree, TokenTree
@@ -56,9 +57,10 @@ class NativeTarget:
         self.crew: Crew = crew(threads or len(os.sched_getaffinity(0)))
         self.threads = self.crew.threads
         self.weight_bytes = sum(array.nbytes for array in arrays.values())
-        self._arrays, self._embeddings = arrays, np.asarray(embeddings)  # a plain view of a file's memory is quicker
-        self._model, self._layers = records(config, arrays, dtype == "int8")
+        self._arrays, self._embeddings = arrays, np.ascontiguousarray(embeddings)
+        self._model, self._layers = records(config, arrays, self._embeddings, dtype == "int8")
         self._run = np.zeros(1, dtype=PASS)
+        self._no_hidden = np.empty((0, 0, self.hidden_size), dtype=np.float32)
         self._frequencies = inverse_frequencies(config)
         self._space: Arrays = {}
         self._room = (0, 0)
@@ -66,6 +68,10 @@ class NativeTarget:
     def new_cache(self) -> PagedCache:
         """An empty cache."""
         return PagedCache(self.num_layers, self.config.num_kv_heads, int(self._model[0]["head_padded"]))
+
+    def last_pass(self) -> tuple[NDArray[np.void], NDArray[np.void]]:
+        """Copies of the records of the model and of the last pass; their addresses hold until a larger pass."""
+        return self._model.copy(), self._run.copy()
 
     def forward(self, tree: TokenTree, cache: Cache, slots: Sequence[int], hidden_layers: Sequence[int] = ()) -> Scores:
         """Score the trees of the rows in `slots`; see `Target.forward`. `hidden_layers`: 0 to L.
@@ -76,69 +82,72 @@ class NativeTarget:
             raise BetokenError(f"a {type(cache).__name__} is not this target's cache: use new_cache()")
         if any(not 0 <= layer <= self.num_layers for layer in hidden_layers):
             raise InputError(f"hidden layers {list(hidden_layers)}: this model has states 0..{self.num_layers}")
-        if not np.isnan(tree.inputs).all():
-            raise BetokenError(f"{self.name} has no student for auxiliary inputs; only tokens can be scored")
-        lengths = np.array([cache.length(slot) for slot in slots], dtype=np.int64)
-        counts = tree.counts
-        nodes = int(counts.sum())
-        real = np.flatnonzero(tree.roles.ravel())
-        tokens = tree.tokens.ravel()[real]
-        if tokens.min() < 0 or tokens.max() >= self.vocab_size:
-            raise InputError(f"the tree has a token id outside 0..{self.vocab_size - 1}")
-        space = self._reserve(nodes, int((lengths + counts).max()))
-        tables = [cache.room_for(slot, int(n)) for slot, n in zip(slots, counts, strict=True)]
-        if tree.batch == 1:
-            space["table"][:nodes], space["length"][:nodes] = tables[0], lengths[0]
-        else:
-            space["table"][:nodes] = np.repeat(np.array(tables, dtype=np.int64), counts)
-            space["length"][:nodes] = np.repeat(lengths, counts)
-        self._read(tree, counts, lengths, space)
-        space["x"][:nodes, : self.hidden_size] = self._embeddings[tokens]
-        wanted = np.flatnonzero(tree.wanted.ravel()[real])
-        space["wanted_nodes"][: wanted.size] = wanted
-        logits = np.empty((wanted.size, self.vocab_size), dtype=np.float32)
-        hidden = np.empty((len(hidden_layers), nodes, self.hidden_size), dtype=np.float32)
-        self._start(nodes, logits, hidden, hidden_layers, space)
-        self.crew.forward(self._model, self._run)
-        index = np.full(tree.tokens.size, -1, dtype=np.int64)
-        index[real[wanted]] = np.arange(wanted.size)
-        return Scores(logits, index.reshape(tree.tokens.shape), self._hidden(hidden, hidden_layers, tree, real))
+        index, wanted = self._read(tree, cache, slots)
+        logits = np.empty((wanted, self.vocab_size), dtype=np.float32)
+        if not hidden_layers:
+            self.crew.forward(self._model, self._run, logits, self._no_hidden)
+            return Scores(logits, index)
+        hidden_at = self._space["hidden_at"]
+        hidden_at.fill(-1)
+        hidden_at[list(hidden_layers)] = range(len(hidden_layers))
+        hidden = np.empty((len(hidden_layers), int(tree.counts.sum()), self.hidden_size), dtype=np.float32)
+        self.crew.forward(self._model, self._run, logits, hidden)
+        return Scores(logits, index, self._hidden(hidden, hidden_layers, tree))
 
-    def _read(self, tree: TokenTree, counts: NDArray[np.int64], lengths: NDArray[np.int64], space: Arrays) -> None:
-        entries = tree.batch * tree.width * (tree.width + 1) // 2  # most that any tree has
-        if space["branch"].size < entries:
-            space["branch"] = np.empty(entries, dtype=np.int64)
-            self._run[0]["branch"] = space["branch"].ctypes.data
-        into = [space[name] for name in ("position", "slot", "seen", "branch_at", "branch")]
-        read_tree(tree.parents, counts, tree.anchors, tree.shifts, lengths, *into)
+    def _read(self, tree: TokenTree, cache: PagedCache, slots: Sequence[int]) -> tuple[NDArray[np.int64], int]:
+        """Prepare the pass over a tree. Returns the place [B, N] of each node's logits, and how many are wanted."""
+        counts = tree.counts.tolist()
+        lengths = [cache.length(slot) for slot in slots]
+        entries = tree.batch * tree.width * (tree.width + 1) // 2
+        space = self._reserve(sum(counts), max(map(add, lengths, counts)), entries)
+        tables = [cache.room_for(slot, count) for slot, count in zip(slots, counts, strict=True)]
+        index = np.empty(tree.tokens.shape, dtype=np.int64)
+        wanted = read_tree(
+            tree.tokens,
+            tree.parents,
+            tree.roles,
+            tree.anchors,
+            tree.shifts,
+            tree.inputs,
+            tree.wanted,
+            np.array([lengths, tables], dtype=np.int64),
+            len(space["cos"]),
+            index,
+            self._model,
+            self._run,
+        )
+        if wanted < 0:
+            raise self._fault(wanted)
+        return index, wanted
 
-    def _start(
-        self, nodes: int, logits: NDArray[np.float32], hidden: NDArray[np.float32], layers: Sequence[int], space: Arrays
-    ) -> None:
-        """Fill the record of the pass."""
-        run = self._run[0]
-        run["nodes"], run["wanted"] = nodes, logits.shape[0]
-        space["counters"].fill(0)
-        if layers:
-            space["hidden_at"].fill(-1)
-            space["hidden_at"][list(layers)] = range(len(layers))
-        run["logits"] = logits.ctypes.data
-        run["hidden_out"] = hidden.ctypes.data if layers else 0
+    def _fault(self, found: int) -> BetokenError:
+        if found == UNKNOWN_TOKEN:
+            return InputError(f"the tree has a token id outside 0..{self.vocab_size - 1}")
+        if found == TOO_FAR:
+            return BetokenError("the tree has a position far beyond its row's text and nodes")
+        return BetokenError(f"{self.name} has no student for auxiliary inputs; only tokens can be scored")
 
-    def _hidden(
-        self, hidden: NDArray[np.float32], layers: Sequence[int], tree: TokenTree, real: NDArray[np.int64]
-    ) -> dict[int, torch.Tensor]:
-        out = {}
+    def _hidden(self, hidden: NDArray[np.float32], layers: Sequence[int], tree: TokenTree) -> dict[int, torch.Tensor]:
+        out, real = {}, np.flatnonzero(tree.roles.ravel())
         for place, layer in enumerate(layers):
             full = np.zeros((tree.tokens.size, self.hidden_size), dtype=np.float32)
             full[real] = hidden[place]
             out[layer] = torch.from_numpy(full.reshape(*tree.tokens.shape, self.hidden_size))
         return out
 
-    def _reserve(self, nodes: int, span: int) -> Arrays:
-        """Work space for a pass over `nodes` nodes whose longest row spans `span` positions; grown when needed."""
-        if nodes <= self._room[0] and span + PAGE <= self._room[1]:
-            return self._space
+    def _reserve(self, nodes: int, span: int, entries: int) -> Arrays:
+        """Work space for a pass over `nodes` nodes whose longest row spans `span` positions; grown when needed.
+
+        `entries`: most that the nodes' branches have together.
+        """
+        if nodes > self._room[0] or span + PAGE > self._room[1]:
+            self._grow(nodes, span)
+        if entries > self._space["branch"].size:
+            self._space["branch"] = np.empty(entries, dtype=np.int64)
+            self._run[0]["branch"] = self._space["branch"].ctypes.data
+        return self._space
+
+    def _grow(self, nodes: int, span: int) -> None:
         nodes = max(padded(nodes, 16), self._room[0])
         span = max(2 * (span + PAGE), self._room[1], 1024)
         self._room = (nodes, span)
@@ -161,7 +170,7 @@ class NativeTarget:
             "quantised": _zeros((nodes, padded(max(widest, attn), 64)), np.uint8),
             "row_scale": _zeros((nodes,), np.float32),
             "scratch": _zeros((self.threads, padded(scratch, 4096) + 4096), np.uint8),
-            **{name: _zeros((nodes,), np.int64) for name in ("position", "slot", "table", "length", "seen")},
+            **{name: _zeros((nodes,), np.int64) for name in ("tokens", "position", "slot", "table", "length", "seen")},
             "branch_at": _zeros((nodes + 1,), np.int64),
             "branch": _zeros((nodes,), np.int64),
             "wanted_nodes": _zeros((nodes,), np.int64),
@@ -174,7 +183,6 @@ class NativeTarget:
         run["quantised_stride"] = self._space["quantised"].shape[1]
         run["scratch_stride"] = self._space["scratch"].shape[1]
         run["scores_stride"] = scores_stride
-        return self._space
 
 
 def _zeros(shape: tuple[int, ...], dtype: type) -> NDArray[np.generic]:
