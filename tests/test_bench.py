@@ -15,12 +15,15 @@ from typer.testing import CliRunner
 
 from bench_toys import CountingTarget, ToyLoader, write_suite
 from betoken.bench import readme, runner
-from betoken.bench.plan import BenchSettings, SuiteSpec, plan, read_toml
+from betoken.bench.config import read_toml, result_path
+from betoken.bench.methods import parse_drafters
+from betoken.bench.plan import BenchSettings, SuiteSpec, plan
 from betoken.bench.plots import plot_speedups
 from betoken.bench.provenance import provenance_path, read_provenance
-from betoken.bench.report import OVERALL, Line, markdown, read_report
+from betoken.bench.report import OVERALL, Line, read_report
 from betoken.bench.results import ResultFile, read_results
-from betoken.bench.subject import Method, ModelSpec, Subject, parse_drafters
+from betoken.bench.subject import Method, ModelSpec, Subject
+from betoken.bench.tables import markdown
 from betoken.bench.trial import digest, measure
 from betoken.commands import bench as command
 from betoken.decode import Request
@@ -371,10 +374,49 @@ def test_tables_name_lossy_and_warm_drafters(tmp_path: Path) -> None:
     records = [make_record("a1", "none", 4.0), make_record("b1", "none", 4.0)]
     records += [make_record(question, "d", 2.0, lossless=False, warm=True) for question in ("a1", "b1")]
     text = markdown(read_report(write_result(tmp_path / "r.jsonl", records)))
-    assert "| d (lossy, warm) | **2.00x** [2.00, 2.00] |" in text
+    assert "| d (lossy, warm) | **2.00x** [2.00, 2.00] | 2.00x | 0 of 2 | 50.0 (25.0) | 2.00 | 2 of 2 |" in text
     assert "| s/b | 1 | 2.00x [2.00, 2.00] |" in text
     widths = {line.count("|") for line in text.splitlines() if line.startswith(("| d", "| drafter"))}
     assert len(widths) == 1
+
+
+def test_wide_tables_tell_times_overhead_and_memory(tmp_path: Path) -> None:
+    records = [make_record("a1", "none", 4.0, first_token_s=1.5, token_p50_s=0.04, token_p95_s=0.05)]
+    records += [make_record("a1", "d", 2.0, peak_bytes=2_500_000_000)]
+    report = read_report(write_result(tmp_path / "r.jsonl", records))
+    row = "| d | 1.67x | 2.00x | 2.00x | 1100.0 (1500.0) | 10.0 (40.0) | 20.0 (50.0) | 4.0 | 10.0% | 2.50 |"
+    assert row in markdown(report, wide=True)
+    assert row not in markdown(report)
+
+
+def test_prompts_that_are_slower_than_plain_are_named_the_slowest_first(tmp_path: Path) -> None:
+    records = [make_record(f"a{n}", "none", 4.0) for n in range(9)]
+    records += [make_record(f"a{n}", "d", 4.0 * (0.9 + 0.05 * n)) for n in range(9)]
+    records += [make_record(f"a{n}", "never", 4.0) for n in range(9)]
+    report = read_report(write_result(tmp_path / "r.jsonl", records))
+    assert [one.questions for one in report.below] == [("a8",), ("a7",), ("a6",), ("a5",), ("a4",), ("a3",)]
+    assert [line.below for line in report.lines if line.category == OVERALL] == [6, 0]
+    told = "Below 0.97x of plain decoding (measured once): d: a8 0.77x, a7 0.80x, a6 0.83x, a5 0.87x, a4 0.91x"
+    assert f"{told} and 1 more." in markdown(report)
+    assert f"{told}, a3 0.95x." in markdown(report, wide=True)
+
+
+def test_text_is_compared_only_where_the_verifier_promises_it(tmp_path: Path) -> None:
+    methods = parse_drafters("suffix", [], "replay,replay:rule=gumbel,rejection", "4")
+    settings = make_settings(tmp_path, methods=methods, temperatures=(0.0, 1.0))
+    runner.run_bench(settings, ToyLoader(), tmp_path / "out.jsonl")
+    lines = [line for line in read_report(tmp_path / "out.jsonl").lines if line.category == OVERALL]
+    promised = {(line.temperature, line.method): line.exact for line in lines}
+    assert promised == {
+        (0.0, "suffix/replay"): True,
+        (0.0, "suffix/replay:rule=gumbel"): True,
+        (0.0, "suffix/rejection"): False,
+        (1.0, "suffix/replay"): True,
+        (1.0, "suffix/replay:rule=gumbel"): False,
+        (1.0, "suffix/rejection"): False,
+    }
+    assert all(line.equal == line.answers for line in lines if line.exact)
+    assert any(line.equal < line.answers for line in lines if not line.exact), "other draws, other text"
 
 
 def test_the_readme_block_is_replaced_and_nothing_else(tmp_path: Path) -> None:
@@ -416,57 +458,72 @@ data = "."
 per_category = 2
 batches = [1, 2]
 max_new_tokens = 8
-[[model]]
+drafters = ["suffix"]
+[[run]]
 model = "toy"
-[[model]]
+[[run]]
 model = "toy"
 dtype = "float32"
-[[drafter]]
-drafter = "suffix"
-[[drafter]]
+verifiers = ["replay", "rejection"]
+temperatures = [0.7, 1]
+batches = [3]
+nodes = 4
+[[run.drafter]]
 label = "short suffix"
 drafter = "suffix"
+verifier = "block"
 nodes = 3
 settings = {{ max_draft = 2 }}
 """
 
 
-def test_several_models_come_from_one_toml_file(tmp_path: Path) -> None:
-    write_suite(tmp_path)
-    other = write_suite(tmp_path, "other")
-    (tmp_path / "b.toml").write_text(TOML.format(other=other))
-    settings = read_toml(tmp_path / "b.toml")
-    assert [spec.label for spec in settings.models] == ["toy", "toy float32"]
-    assert settings.methods[1] == Method("short suffix", "suffix", {"max_draft": 2}, nodes=3)
-    assert [suite.per_category for suite in settings.suites] == [2, 1]
-    loader = ToyLoader()
-    records = runner.run_bench(settings, loader, tmp_path / "out.jsonl")
-    assert loader.loads == 2 and len(records) == 2 * 3 * (6 + 3)
+def write_toml(folder: Path, old: str = "", new: str = "") -> Path:
+    write_suite(folder)
+    path = folder / "b.toml"
+    path.write_text(TOML.format(other=write_suite(folder, "other")).replace(old, new))
+    return path
+
+
+def test_each_run_of_a_toml_file_has_a_model_and_settings_of_its_own(tmp_path: Path) -> None:
+    first, second = read_toml(write_toml(tmp_path))
+    assert (first.name, second.name) == ("toy", "toy float32")
+    assert first.settings.methods == (Method("suffix", "suffix", nodes="auto"),)
+    assert second.settings.methods == (
+        Method("suffix/replay", "suffix", {}, "replay", {}, 4),
+        Method("suffix/rejection", "suffix", {}, "rejection", {}, 4),
+        Method("short suffix", "suffix", {"max_draft": 2}, "block", {}, 3),
+    )
+    assert (first.settings.temperatures, first.settings.batches) == ((0.0,), (1, 2))
+    assert (second.settings.temperatures, second.settings.batches) == ((0.7, 1.0), (3,))
+    assert [suite.per_category for suite in second.settings.suites] == [2, 1]
+    assert result_path(Path("a/b.jsonl"), second.name) == Path("a/b-toy-float32.jsonl")
+    records = runner.run_bench(second.settings, ToyLoader(), tmp_path / "out.jsonl")
+    assert len(records) == 2 * 4 * (6 // 3), "temperatures, methods, batches of six questions"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
         ("per_category", "per_categorie", "unknown key 'per_categorie'"),
-        ("nodes = 3", "node = 3", r"\[\[drafter\]\]: unknown key 'node'"),
+        ("nodes = 3", "node = 3", r"\[\[run.drafter\]\]: unknown key 'node'"),
         ("nodes = 3", "nodes = 0", "nodes must be auto or a whole number, at least 1"),
         ("max_draft", "max_drafts", "suffix has no setting 'max_drafts' .did you mean 'max_draft'"),
-        ('dtype = "float32"', "dtype = 3", r"\[\[model\]\]: dtype must be str | None, not 3"),
-        ('dtype = "float32"', "", "models: name at least one, and none twice"),
+        ('dtype = "float32"', "dtype = 3", r"\[\[run\]\]: dtype must be str | None, not 3"),
+        ('dtype = "float32"', "", "two runs are called toy: give each a name"),
         ("batches = [1, 2]", "batches = [1, true]", "batches must be"),
-        ('label = "short suffix"', "", "two methods are called suffix"),
-        ("[[model]]", "[[modell]]", "unknown key 'modell'"),
-        ("[[model]]", "[model", "no valid TOML"),
+        ('label = "short suffix"', 'label = "suffix/replay"', "two methods are called suffix/replay"),
+        ("[[run]]", "[[runn]]", "write at least one"),
+        ("[[run]]", "[run", "no valid TOML"),
         ('drafter = "suffix"', "", "must name a drafter"),
+        ('"replay", "rejection"', "", "name at least one verifier"),
+        ('"rejection"', '"reject"', "unknown verifier 'reject'"),
         ("suites =", "# suites =", "missing 1 required positional argument: 'suites'"),
     ],
 )
 def test_a_bad_toml_file_is_told(tmp_path: Path, old: str, new: str, told: str) -> None:
-    write_suite(tmp_path)
-    other = write_suite(tmp_path, "other")
-    (tmp_path / "b.toml").write_text(TOML.format(other=other).replace(old, new))
+    path = write_toml(tmp_path, old, new)
     with pytest.raises(InputError, match=told):
-        read_toml(tmp_path / "b.toml")
+        read_toml(path)
 
 
 @pytest.mark.parametrize(
@@ -510,6 +567,25 @@ def test_drafters_and_their_settings_from_a_command_line() -> None:
             parse_drafters("suffix", [bad], "replay", "5")
     with pytest.raises(InputError, match="two methods"):
         parse_drafters("suffix,suffix", [], "replay", "5")
+
+
+def test_each_verifier_gets_the_drafts_that_it_needs() -> None:
+    verifiers = "replay, replay:rule=gumbel, rejection, block, traversal"
+    found = {method.label: method for method in parse_drafters("draft-model,suffix", [], verifiers, "6")}
+    assert len(found) == 10
+    assert found["draft-model/replay"].settings == {} == found["suffix/traversal"].settings
+    gumbel = found["draft-model/replay:rule=gumbel"]
+    assert (gumbel.verifier, gumbel.settings) == ("replay", {"rule": "gumbel"})
+    assert gumbel.verifier_settings == {"rule": "gumbel"}
+    for name in ("rejection", "block", "traversal"):
+        assert found[f"draft-model/{name}"].settings == {"sample": True}
+    (own,) = parse_drafters("draft-model", ["draft-model.sample=false"], "rejection", "6")
+    assert (own.label, own.settings) == ("draft-model", {"sample": "false"})
+    for bad, told in [("replay:gumbel", "NAME:KEY=VALUE"), ("replay:rul=gumbel", "no setting 'rul'"), ("", "verifier")]:
+        with pytest.raises(InputError, match=told):
+            parse_drafters("draft-model", [], bad, "6")
+    with pytest.raises(InputError, match="of several verifiers"):
+        parse_drafters("draft-model", ["verifier.rule=gumbel"], "replay,block", "6")
 
 
 def test_sampled_rows_differ_with_the_seed_only(tmp_path: Path) -> None:
@@ -557,11 +633,11 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_config_file_excludes_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_suite(tmp_path)
-    other = write_suite(tmp_path, "other")
-    (tmp_path / "b.toml").write_text(TOML.format(other=other))
-    out = tmp_path / "out.jsonl"
-    refused = invoke(tmp_path, monkeypatch, "--config", tmp_path / "b.toml", "--seed", 3, "--out", out)
+    path, out = write_toml(tmp_path), tmp_path / "out.jsonl"
+    refused = invoke(tmp_path, monkeypatch, "--config", path, "--seed", 3, "--out", out)
     assert "--seed and --config exclude each other" in str(refused.exception)
-    done = invoke(tmp_path, monkeypatch, "--config", tmp_path / "b.toml", "--out", out)
+    done = invoke(tmp_path, monkeypatch, "--config", path, "--out", out)
     assert done.exit_code == 0 and "short suffix" in done.output, done.output
+    assert not out.exists() and (tmp_path / "out-toy.jsonl").is_file()
+    wide = invoke(tmp_path, monkeypatch, "report", tmp_path / "out-toy-float32.jsonl", "--wide")
+    assert "| suffix/rejection |" in wide.output and "peak memory" in wide.output, wide.output

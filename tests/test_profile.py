@@ -151,6 +151,24 @@ def test_the_table_shows_milliseconds_ratios_and_memory(found: Profile, capsys: 
     assert "11.0" in out  # cost(1, 50) in ms
     assert "(1.82)" in out  # cost(4, 50) / cost(1, 50)
     assert "9.1 GB/s, 91% of the 10.0 GB/s" in out
+    assert "outside" not in out
+
+
+def test_what_the_products_do_not_take_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    target = Clocked()
+    asked: list[int] = []
+
+    def products(nodes: int) -> float:
+        asked.append(nodes)
+        return 0.75 * cost(nodes, 50)
+
+    found = profile(
+        target, nodes=(1, 4), contexts=(50,), batches=(1, 3), repeats=2, products=products, clock=target.clock
+    )
+    assert asked == [1, 4, 1, 4, 3, 12, 3, 12], "nodes of all rows, behind each pass"
+    assert [point.outside_share for point in found.points] == pytest.approx([0.25] * 4)
+    show(found)
+    assert "25%" in capsys.readouterr().out
 
 
 def test_the_plot_is_written_or_refused(found: Profile, tmp_path: Path) -> None:

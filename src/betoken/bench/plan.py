@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,96 +128,3 @@ def plan(settings: BenchSettings, spec: ModelSpec, questions: Sequence[Question]
                     first = (settings.seed + repeat + index // batch) % len(methods)
                     for method in methods[first:] + methods[:first]:
                         yield Trial(setting, tuple(questions[index : index + batch]), repeat, method)
-
-
-@dataclass(frozen=True)
-class _Toml:
-    """The keys of a benchmark's TOML file; `model` and `drafter` are arrays of tables."""
-
-    suites: list[str]
-    model: list[dict[str, Any]]
-    drafter: list[dict[str, Any]]
-    data: str | None = None
-    per_category: int = 10
-    temperatures: list[float] = field(default_factory=lambda: [0.0])
-    batches: list[int] = field(default_factory=lambda: [1])
-    max_new_tokens: int = 128
-    seed: int = 0
-    repeats: int = 1
-    raw: bool = False
-
-
-def read_toml(path: Path) -> BenchSettings:
-    """Settings from a TOML file. Raises InputError for one that is unreadable, and for unknown or missing keys.
-
-    Paths are relative to the file's folder:
-
-        suites = ["spec_bench", "humaneval:20"]
-        per_category = 10
-        [[model]]
-        model = "smollm2-135m"
-        [[drafter]]
-        drafter = "suffix"
-        nodes = 8
-    """
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: no valid TOML ({error})") from None
-    toml: _Toml = _built(_Toml, found, str(path))
-    data = path.parent / toml.data if toml.data is not None else None
-    methods = []
-    for table in toml.drafter:
-        if "drafter" not in table:
-            raise InputError(f"{path}: [[drafter]] must name a drafter")
-        methods.append(_built(Method, {"label": table["drafter"]} | table, f"{path}: [[drafter]]"))
-    return BenchSettings(
-        models=tuple(_built(ModelSpec, table, f"{path}: [[model]]") for table in toml.model),
-        methods=tuple(methods),
-        suites=tuple(SuiteSpec.parse(name, toml.per_category, data) for name in toml.suites),
-        temperatures=tuple(map(float, toml.temperatures)),
-        batches=tuple(toml.batches),
-        max_new_tokens=toml.max_new_tokens,
-        seed=toml.seed,
-        repeats=toml.repeats,
-        raw=toml.raw,
-    )
-
-
-def _built(cls: type[Any], table: Mapping[str, Any], where: str) -> Any:
-    """A dataclass from a table whose keys are its fields."""
-    known = {item.name: item for item in fields(cls)}
-    for key, value in table.items():
-        if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}; known: {', '.join(known)}")
-        if not _fits(value, str(known[key].type)):
-            raise InputError(f"{where}: {key} must be {known[key].type}, not {value!r}")
-    try:
-        return cls(**table)
-    except TypeError as error:
-        raise InputError(f"{where}: {str(error).partition('() ')[2]}") from None
-
-
-def _fits(value: object, annotation: str) -> bool:
-    """Whether a TOML value has the type that a field's annotation says."""
-    kinds: dict[str, tuple[type, ...]] = {
-        "str": (str,),
-        "int": (int,),
-        "bool": (bool,),
-        "list[str]": (str,),
-        "list[int]": (int,),
-        "list[float]": (int, float),
-        "list[dict[str, Any]]": (dict,),
-        "Mapping[str, object]": (dict,),
-    }
-    for choice in annotation.split(" | "):
-        if choice == "None":
-            continue
-        values = value if choice.startswith("list[") and isinstance(value, list) else [value]
-        if choice.startswith("list[") and not isinstance(value, list):
-            continue
-        if all(isinstance(one, kinds[choice]) and (choice == "bool" or not isinstance(one, bool)) for one in values):
-            return True
-    return False

@@ -1,9 +1,9 @@
-"""From a result file to tables: how much faster each drafter is than plain decoding, and how sure that is."""
+"""From a result file to numbers: how much faster each drafter is than plain decoding, and how sure that is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from betoken.bench.subject import PLAIN
 from betoken.errors import InputError
 
 OVERALL = "all"
+FLOOR = 0.97
+"""Prompts on which a drafter is slower than this share of plain decoding's speed are named."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Pair:
     """One drafter against plain decoding on the same questions: medians of each over the repeats."""
 
     category: str
+    questions: tuple[str, ...]
+    """Ids, one unless requests are decoded together."""
     speedup: float
     """Tokens a second without prefill, over plain's."""
     speedup_with_prefill: float
@@ -54,6 +58,8 @@ class Line:
     """All tokens over all decode seconds, over plain's: the ratio of total times where the answers are equal."""
     slowest: float
     """The smallest speed-up of a prompt."""
+    below: int
+    """Prompts with a speed-up below `FLOOR`."""
     tokens_per_s: float
     plain_tokens_per_s: float
     acceptance_length: float
@@ -61,14 +67,33 @@ class Line:
     outside_share: float
     """Part of the decode time outside the target's forward pass."""
     first_token_s: float
+    """Median seconds from admission to the first token, prefill included."""
+    plain_first_token_s: float
     token_p50_s: float
+    """Median over the prompts of a prompt's median time of a token: its step's, over the tokens the step gave."""
+    plain_token_p50_s: float
     token_p95_s: float
+    plain_token_p95_s: float
     peak_bytes: int
+    """Most memory that the process held."""
     equal: int
     answers: int
     lossless: bool
     exact: bool
+    """Whether plain decoding's tokens are promised."""
     warm: bool
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A prompt, or batch of prompts, on which a drafter stayed below `FLOOR` of plain decoding's speed."""
+
+    model: str
+    temperature: float
+    batch: int
+    method: str
+    questions: tuple[str, ...]
+    speedup: float
 
 
 @dataclass(frozen=True)
@@ -78,6 +103,8 @@ class Report:
     settings: Record
     provenance: Record
     lines: tuple[Line, ...]
+    below: tuple[Slow, ...]
+    """The slowest first."""
     missing: int
     """Measurements of a drafter that have no plain counterpart yet."""
 
@@ -91,7 +118,7 @@ def read_report(path: Path) -> Report:
     settings, records = read_results(path)
     if "methods" not in settings or any("method" not in record for record in records):
         raise InputError(f"{path}: not a result of betoken bench")
-    cells: dict[tuple[str, float, int, str], list[Pair]] = {}
+    cells: dict[Cell, list[Pair]] = {}
     plain, missing = _grouped(record for record in records if record["method"] == PLAIN), 0
     for key, own in _grouped(record for record in records if record["method"] != PLAIN).items():
         if key[:4] not in {other[:4] for other in plain}:
@@ -101,9 +128,10 @@ def read_report(path: Path) -> Report:
     if not cells:
         raise InputError(f"{path}: no drafter has been measured beside plain decoding yet")
     lines = [line for cell, pairs in cells.items() for line in _lines(cell, pairs)]
-    return Report(settings, read_provenance(path), tuple(lines), missing)
+    return Report(settings, read_provenance(path), tuple(lines), _below(cells), missing)
 
 
+Cell = tuple[str, float, int, str]
 Key = tuple[str, float, int, tuple[str, ...], str]
 
 
@@ -127,6 +155,7 @@ def _pair(plain: Sequence[Record], own: Sequence[Record]) -> Pair:
     )
     return Pair(
         category=own[0]["category"],
+        questions=tuple(row["question"] for row in own[0]["rows"]),
         speedup=ratio("tokens_per_s"),
         speedup_with_prefill=ratio("tokens_per_s_with_prefill"),
         plain=_typical(plain),
@@ -141,24 +170,35 @@ def _typical(repeats: Sequence[Record]) -> Record:
     return sorted(repeats, key=lambda record: record["tokens_per_s"])[(len(repeats) - 1) // 2]
 
 
-def _lines(cell: tuple[str, float, int, str], pairs: Sequence[Pair]) -> list[Line]:
+def _below(cells: Mapping[Cell, Sequence[Pair]]) -> tuple[Slow, ...]:
+    slow = [
+        Slow(*cell, pair.questions, pair.speedup)
+        for cell, pairs in cells.items()
+        for pair in pairs
+        if pair.speedup < FLOOR
+    ]
+    return tuple(sorted(slow, key=lambda one: one.speedup))
+
+
+def _lines(cell: Cell, pairs: Sequence[Pair]) -> list[Line]:
     categories: dict[str, list[Pair]] = {OVERALL: list(pairs)}
     for pair in pairs:
         categories.setdefault(pair.category, []).append(pair)
     return [_line(cell, category, chosen) for category, chosen in categories.items()]
 
 
-def _line(cell: tuple[str, float, int, str], category: str, pairs: Sequence[Pair]) -> Line:
+def _line(cell: Cell, category: str, pairs: Sequence[Pair]) -> Line:
     model, temperature, batch, method = cell
     speedups = [pair.speedup for pair in pairs]
     own = [pair.own for pair in pairs]
     rows = [row for record in own for row in record["rows"]]
     forwards = sum(row["forwards"] for row in rows)
     interval = metrics.bootstrap(speedups)
-    speed, plain_speed = _rate(own), _rate([pair.plain for pair in pairs])
+    plain = [pair.plain for pair in pairs]
+    speed, plain_speed = _rate(own), _rate(plain)
 
-    def middle(name: str) -> float:
-        return metrics.median([record[name] for record in own])
+    def middle(name: str, records: Sequence[Record] = own) -> float:
+        return metrics.median([record[name] for record in records])
 
     return Line(
         model=model,
@@ -174,14 +214,18 @@ def _line(cell: tuple[str, float, int, str], category: str, pairs: Sequence[Pair
         geometric_mean=metrics.geometric_mean(speedups),
         total_ratio=speed / plain_speed,
         slowest=min(speedups),
+        below=sum(speedup < FLOOR for speedup in speedups),
         tokens_per_s=speed,
         plain_tokens_per_s=plain_speed,
         acceptance_length=sum(row["tokens"] for row in rows) / forwards,
         nodes_per_forward=math.fsum(row["nodes_per_forward"] * row["forwards"] for row in rows) / forwards,
         outside_share=_sum(own, "outside_s") / _sum(own, "decode_s"),
         first_token_s=middle("first_token_s"),
+        plain_first_token_s=middle("first_token_s", plain),
         token_p50_s=middle("token_p50_s"),
+        plain_token_p50_s=middle("token_p50_s", plain),
         token_p95_s=middle("token_p95_s"),
+        plain_token_p95_s=middle("token_p95_s", plain),
         peak_bytes=max(record["peak_bytes"] for record in own),
         equal=sum(pair.equal for pair in pairs),
         answers=sum(pair.answers for pair in pairs),
@@ -199,20 +243,6 @@ def _sum(records: Sequence[Record], name: str) -> float:
     return math.fsum(record[name] for record in records)
 
 
-def markdown(report: Report) -> str:
-    """Tables in Markdown: for each model, temperature and batch one over all prompts and one by category."""
-    parts = [_origin(report)]
-    for model, temperature, batch in settings_of(report):
-        chosen = lines_of(report, model, temperature, batch)
-        how = "greedy" if temperature == 0 else f"T = {temperature:g}"
-        parts.append(f"**{model}, {how}, batch {batch}**")
-        parts.append(_overall_table([line for line in chosen if line.category == OVERALL]))
-        categories = list(dict.fromkeys(line.category for line in chosen if line.category != OVERALL))
-        if len(categories) > 1:
-            parts.append(_category_table(chosen, categories))
-    return "\n\n".join(parts) + "\n"
-
-
 def settings_of(report: Report) -> list[tuple[str, float, int]]:
     """Model, temperature and batch of each table, in order."""
     return list(dict.fromkeys((line.model, line.temperature, line.batch) for line in report.lines))
@@ -221,73 +251,3 @@ def settings_of(report: Report) -> list[tuple[str, float, int]]:
 def lines_of(report: Report, model: str, temperature: float, batch: int) -> list[Line]:
     """The lines of one table."""
     return [one for one in report.lines if (one.model, one.temperature, one.batch) == (model, temperature, batch)]
-
-
-def _overall_table(lines: Sequence[Line]) -> str:
-    columns: dict[str, Callable[[Line], str]] = {
-        "drafter": lambda line: line.method + _marks(line),
-        "speed-up, median [95%]": lambda line: f"**{line.speedup:.2f}x** [{line.low:.2f}, {line.high:.2f}]",
-        "with prefill": lambda line: f"{line.speedup_with_prefill:.2f}x",
-        "geometric mean": lambda line: f"{line.geometric_mean:.2f}x",
-        "total time": lambda line: f"{line.total_ratio:.2f}x",
-        "slowest prompt": lambda line: f"{line.slowest:.2f}x",
-        "tokens/s (plain)": lambda line: f"{line.tokens_per_s:.1f} ({line.plain_tokens_per_s:.1f})",
-        "acceptance length": lambda line: f"{line.acceptance_length:.2f}",
-        "nodes": lambda line: f"{line.nodes_per_forward:.1f}",
-        "outside the target": lambda line: f"{line.outside_share:.0%}",
-        "same text": lambda line: f"{line.equal} of {line.answers}",
-    }
-    return _table(list(columns), [[tell(line) for tell in columns.values()] for line in lines])
-
-
-def _category_table(lines: Sequence[Line], categories: Sequence[str]) -> str:
-    methods = list(dict.fromkeys(line.method for line in lines))
-    found = {(line.method, line.category): line for line in lines}
-    rows = []
-    for category in categories:
-        own = [found.get((method, category)) for method in methods]
-        count = max(line.count for line in own if line)
-        told = [f"{line.speedup:.2f}x [{line.low:.2f}, {line.high:.2f}]" if line else "-" for line in own]
-        rows.append([category, str(count), *told])
-    return _table(["speed-up by category", "n", *methods], rows)
-
-
-def _marks(line: Line) -> str:
-    marks = [] if line.lossless else ["lossy"]
-    marks += ["warm"] if line.warm else []
-    return f" ({', '.join(marks)})" if marks else ""
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    ruler = ["---"] + ["--:"] * (len(head) - 1)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ruler, *rows])
-
-
-def _origin(report: Report) -> str:
-    """One paragraph: what was asked, where and when it ran."""
-    settings = report.settings
-    asked = ", ".join(f"{name} ({count} a category)" for name, count in settings["suites"].items())
-    told = [
-        f"{settings['questions']} prompts of {asked}, up to {settings['max_new_tokens']} new tokens, seed "
-        f"{settings['seed']}, each request cold; plain decoding and the drafters in alternation."
-    ]
-    sessions = report.provenance.get("sessions", [])
-    if sessions:
-        last = sessions[-1]
-        machine = last["machine"]
-        told.append(
-            f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads; torch "
-            f"{last['versions']['torch']}; {_short(last['commit'])}; {last['date'][:10]}."
-        )
-        for name in ("machine", "commit", "versions"):
-            if any(one[name] != last[name] for one in sessions):
-                told.append(f"Measured in {len(sessions)} sessions whose {name} differs.")
-    if report.missing:
-        told.append(f"Unfinished: {report.missing} measurements have no plain counterpart yet.")
-    return " ".join(told)
-
-
-def _short(commit: str | None) -> str:
-    """`commit 0123abcde`, and whether the tree had changes besides."""
-    head, plus, _ = (commit or "unknown").partition("+")
-    return f"commit {head[:9]}{' with changes' if plus else ''}"

@@ -12,7 +12,7 @@ from typing import Any
 from betoken.bench.plan import BenchSettings, Setting, Trial, plan
 from betoken.bench.provenance import write_provenance
 from betoken.bench.results import Record, ResultFile
-from betoken.bench.subject import Loader, Subject
+from betoken.bench.subject import Loader, Method, Subject
 from betoken.bench.suites import Question
 from betoken.bench.trial import measure
 from betoken.decode import Request
@@ -65,18 +65,20 @@ def _run_model(
     tell: Callable[[str], None],
 ) -> None:
     warm: set[Setting] = set()
-    with _settled_heap():
+    with settled_heap():
         for trial in trials:
             if trial.setting not in warm:
                 tell(f"{trial.setting.model}: warm-up")
-                _warm_up(subject, trial.setting, settings)
+                _, temperature, batch = trial.setting
+                limit, seed = settings.max_new_tokens, settings.seed
+                warm_up(subject, settings.all_methods, temperature, batch, limit, seed, raw=settings.raw)
                 warm.add(trial.setting)
             tell(f"{trial.setting.model}: {trial.method.label}, {trial.questions[0].id}")
             results.append(_measured(subject, trial, settings))
 
 
 @contextmanager
-def _settled_heap() -> Iterator[None]:
+def settled_heap() -> Iterator[None]:
     """Leave what is loaded out of garbage collection, which would stop some trial for a third of a second."""
     gc.freeze()
     try:
@@ -101,23 +103,32 @@ def _measured(subject: Subject, trial: Trial, settings: BenchSettings) -> Record
         "category": _category(trial.questions),
         "load_average": load_average,
         "dtype": subject.target.dtype,
-        "exact": subject.target.exact and trial.method.verifying.exact,
+        "exact": subject.target.exact and trial.method.same_tokens(trial.setting.temperature),
         "lossless": trial.method.verifying.lossless,
         "warm": decoder.drafter.shares_state,
         **record,
     }
 
 
-def _warm_up(subject: Subject, setting: Setting, settings: BenchSettings) -> None:
+def warm_up(
+    subject: Subject,
+    methods: Sequence[Method],
+    temperature: float,
+    batch: int,
+    max_new_tokens: int,
+    seed: int,
+    *,
+    raw: bool,
+) -> None:
     """Compile and page in with a text that is no question: every method, the same batch size, nothing noted."""
     question = Question("warm-up", "", "", ({"role": "user", "content": WARM_UP},), WARM_UP)
     request = Request(
-        subject.prompt(question, raw=settings.raw),
-        SamplingSettings(temperature=setting.temperature, seed=settings.seed),
-        StopSettings(max_new_tokens=min(WARM_UP_TOKENS, settings.max_new_tokens), ignore_eos=True),
+        subject.prompt(question, raw=raw),
+        SamplingSettings(temperature=temperature, seed=seed),
+        StopSettings(max_new_tokens=min(WARM_UP_TOKENS, max_new_tokens), ignore_eos=True),
     )
-    for method in settings.all_methods:
-        measure(method.decoder(subject, setting.batch), [request] * setting.batch)
+    for method in methods:
+        measure(method.decoder(subject, batch), [request] * batch)
 
 
 def _category(questions: Sequence[Question]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,9 +16,12 @@ from betoken.errors import InputError
 from betoken.models.target import Target
 from betoken.registry import create
 from betoken.tuning.auto import AutoNodes
+from betoken.tuning.cost import CostModel
 from betoken.tuning.cost import load as load_cost
 from betoken.tuning.nodes import FixedNodes, NodePolicy
+from betoken.tuning.timings import Timings
 from betoken.verifiers import VERIFIERS, Verifier
+from betoken.verifiers.replay import Replay
 
 if TYPE_CHECKING:
     from betoken.models.load import Loaded
@@ -72,6 +76,16 @@ class Subject:
     draft: Target | None = None
     costs: Path | None = None
     """Folder where the measured times of this machine are kept, which nodes auto goes by."""
+
+    @cached_property
+    def timings(self) -> Timings:
+        """The measured curve that nodes auto starts from, read or measured once.
+
+        Raises InputError if there is no folder to keep it in.
+        """
+        if self.costs is None:
+            raise InputError("nodes auto needs a folder for the times that it measures; name a node count")
+        return load_cost(self.target, self.costs).timings
 
     def prompt(self, question: Question, *, raw: bool = False) -> list[int]:
         """Token ids of a question: through the chat template, or as plain text (`raw`, or a model without one)."""
@@ -129,33 +143,19 @@ class Method:
         """The method as JSON values."""
         return asdict(self)
 
+    def same_tokens(self, temperature: float) -> bool:
+        """Whether the verifier promises plain decoding's tokens, as `Method.plain` decodes at this temperature.
+
+        Replay by another rule keeps the tokens of plain sampling by that rule, which are others.
+        """
+        verifying = self.verifying
+        other_rule = isinstance(verifying, Replay) and verifying != Method.plain().verifying
+        return verifying.exact and not (temperature > 0 and other_rule)
+
     def _policy(self, subject: Subject) -> NodePolicy:
         if not isinstance(self.nodes, str):
             return FixedNodes(self.nodes)
-        if subject.costs is None:
-            raise InputError("nodes auto needs a folder for the times that it measures; name a node count")
-        return AutoNodes(load_cost(subject.target, subject.costs))
-
-
-def parse_drafters(names: str, assignments: Sequence[str], verifier: str, nodes: str) -> tuple[Method, ...]:
-    """Methods from a command line: `a,b,c`, settings `a.KEY=VALUE` or `verifier.KEY=VALUE`, nodes auto or a number.
-
-    Raises InputError for unknown or repeated names, and settings that no drafter of the list has.
-    """
-    labels = [name.strip() for name in names.split(",") if name.strip()]
-    settings: dict[str, dict[str, object]] = {label: {} for label in [*labels, "verifier"]}
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        owner, dot, name = key.strip().partition(".")
-        if not equals or not dot or not name:
-            raise InputError(f"--set {text}: write DRAFTER.KEY=VALUE or verifier.KEY=VALUE")
-        if owner not in settings:
-            raise InputError(f"--set {text}: {owner} is not among the drafters ({', '.join(labels) or 'none'})")
-        settings[owner][name] = value
-    count = int(nodes) if nodes.isdigit() else nodes
-    methods = tuple(Method(one, one, settings[one], verifier, settings["verifier"], count) for one in labels)
-    check_methods(methods)
-    return methods
+        return AutoNodes(CostModel(subject.timings))
 
 
 def check_methods(methods: Sequence[Method]) -> None:

@@ -56,7 +56,8 @@ def exact(
     Exit code 0 if all answers are equal, or if equality is not promised (target or verifier are not
     exact); 1 otherwise.
     """
-    from betoken.bench.subject import ModelSpec, parse_drafters
+    from betoken.bench.methods import parse_drafters
+    from betoken.bench.subject import ModelSpec
     from betoken.bench.suites import find_suite
     from betoken.tuning.audit import AuditSettings
 

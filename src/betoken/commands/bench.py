@@ -1,4 +1,4 @@
-"""`betoken bench` and `betoken bench report`."""
+"""`betoken bench`, `betoken bench report` and, from its own module, `betoken bench never-slower`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from betoken.commands.floor import never_slower
 from betoken.commands.progress import counting
 from betoken.errors import InputError
 
@@ -25,20 +26,31 @@ def register(app: typer.Typer) -> None:
     app.add_typer(_app, name="bench")
 
 
+_app.command("never-slower")(never_slower)
+
+
 @_app.callback(invoke_without_command=True)
 def bench(
     context: typer.Context,
-    config: Annotated[Path | None, typer.Option(help="TOML file with all settings, for several models.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file: each [[run]] is a model with its settings.")] = None,
     model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
     draft_model: Annotated[str | None, typer.Option(help="For the drafter draft-model.")] = None,
     drafters: Annotated[str, typer.Option(help="Names, separated by commas.")] = "suffix",
     setting: Annotated[list[str] | None, typer.Option("--set", help="DRAFTER.KEY=VALUE or verifier.KEY=VALUE.")] = None,
-    verifier: Annotated[str, typer.Option(help="What keeps a path of each tree.")] = "replay",
+    verifiers: Annotated[
+        str,
+        typer.Option("--verifiers", "--verifier", help="Each drafter under each of them: a,b or a:KEY=VALUE,b."),
+    ] = "replay",
     suite: Annotated[list[str] | None, typer.Option(help="File or name, :N for N rows a category. Repeat it.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of named suites; else $BETOKEN_DATA.")] = None,
     per_category: Annotated[int, typer.Option(help="Rows drawn from each category.")] = 10,
-    temperature: Annotated[str, typer.Option(help="One, or several separated by commas.")] = "0",
-    batch: Annotated[str, typer.Option(help="Rows decoded together: one size, or several separated by commas.")] = "1",
+    temperatures: Annotated[
+        str, typer.Option("--temperatures", "--temperature", help="One, or several separated by commas.")
+    ] = "0",
+    batches: Annotated[
+        str,
+        typer.Option("--batches", "--batch", help="Rows decoded together: one size, or several separated by commas."),
+    ] = "1",
     max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 128,
     nodes: Annotated[str, typer.Option(help="Most nodes that a step scores, or auto.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the draw, the order and the sampling.")] = 0,
@@ -47,29 +59,33 @@ def bench(
     dtype: Annotated[str | None, typer.Option(help="int8, float32 or bfloat16.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
-    out: Annotated[Path, typer.Option(help="Result file; a second run with the same settings continues it.")] = Path(
-        "bench.jsonl"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(help="Result file; the same settings continue it. With --config one a run: OUT-NAME.jsonl."),
+    ] = Path("bench.jsonl"),
 ) -> None:
     """Measure plain decoding and drafters in alternation on a seeded sample of questions, each request cold."""
     if context.invoked_subcommand is not None:
         return
-    from betoken.bench.plan import BenchSettings, SuiteSpec, read_toml
-    from betoken.bench.subject import ModelSpec, parse_drafters
+    from betoken.bench.config import read_toml, result_path
+    from betoken.bench.methods import parse_drafters
+    from betoken.bench.plan import BenchSettings, SuiteSpec
+    from betoken.bench.subject import ModelSpec
 
     if config is not None:
         given = [name for name in context.params if _given(context, name) and name not in ("config", "out")]
         if given:
             raise InputError(f"--{given[0].replace('_', '-')} and --config exclude each other: write it into {config}")
-        _run(read_toml(config), out)
+        for run in read_toml(config):
+            _run(run.settings, result_path(out, run.name))
         return
     _run(
         BenchSettings(
             models=(ModelSpec(model, draft_model, dtype, device, threads),),
-            methods=parse_drafters(drafters, setting or [], verifier, nodes),
+            methods=parse_drafters(drafters, setting or [], verifiers, nodes),
             suites=tuple(SuiteSpec.parse(name, per_category, data) for name in suite or []),
-            temperatures=tuple(_numbers("--temperature", temperature)),
-            batches=tuple(map(int, _numbers("--batch", batch, whole=True))),
+            temperatures=tuple(_numbers("--temperatures", temperatures)),
+            batches=tuple(map(int, _numbers("--batches", batches, whole=True))),
             max_new_tokens=max_new_tokens,
             seed=seed,
             repeats=repeats,
@@ -81,7 +97,10 @@ def bench(
 
 @_app.command()
 def report(
-    results: Annotated[list[Path], typer.Argument(help="Result files of betoken bench, one table each.")],
+    results: Annotated[list[Path], typer.Argument(help="Result files of betoken bench.")],
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Also times of tokens, overhead, memory, and every slow prompt.")
+    ] = False,
     readme: Annotated[
         bool, typer.Option("--readme", help="Put the tables into README.md, between its markers.")
     ] = False,
@@ -91,21 +110,23 @@ def report(
     """Medians with 95% intervals of the speed-up over plain decoding, by category and over all."""
     from betoken.bench.plots import plot_speedups
     from betoken.bench.readme import update_readme
-    from betoken.bench.report import markdown, read_report
+    from betoken.bench.report import read_report
+    from betoken.bench.tables import markdown
 
     found = [read_report(result) for result in results]
     for one in found:
-        typer.echo(json.dumps(one.describe(), ensure_ascii=False) if as_json else markdown(one).rstrip())
+        typer.echo(json.dumps(one.describe(), ensure_ascii=False) if as_json else markdown(one, wide=wide).rstrip())
     if readme:
-        update_readme(Path("README.md"), "\n\n".join(markdown(one).strip() for one in found))
+        update_readme(Path("README.md"), "\n\n".join(markdown(one, wide=wide).strip() for one in found))
     for path in [path for one in found for path in (plot_speedups(one, png) if png is not None else [])]:
         typer.echo(f"{path}", err=True)
 
 
 def _run(settings: BenchSettings, out: Path) -> None:
-    from betoken.bench.report import markdown, read_report
+    from betoken.bench.report import read_report
     from betoken.bench.runner import run_bench
     from betoken.bench.subject import load_subject
+    from betoken.bench.tables import markdown
 
     with counting(f"the same command continues {out}") as progress:
         run_bench(settings, load_subject, out, progress)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,9 +14,15 @@ from betoken.commands import options
 from betoken.errors import InputError
 
 if TYPE_CHECKING:
-    from betoken.tuning.profile import Profile
+    from betoken.models.target import Target
+    from betoken.tuning.profile import Point, Profile
+
+_TITLE = "ms of a pass over n nodes a row (t(n) / t(1)), and its share outside the matrix products"
 
 HELP = """Measure t(n): the time of a forward pass over n nodes, by context and batch size.
+
+Also how much of it lies outside the matrix products (attention, norms, quantisation, waiting, Python), and the memory
+speed that decoding reaches.
 
 The curve is kept in the cache, where --nodes auto finds it.
 
@@ -65,6 +72,7 @@ def profile(
             repeats=repeats,
             weight_bytes=profiling.weight_bytes(loaded.folder, target.dtype),
             peak=profiling.memory_speed() if target.device == "cpu" else None,
+            products=_products(target),
             tell=tell,
         )
     if 1 in counts and 1 in sizes:
@@ -72,7 +80,7 @@ def profile(
     if picture is not None:
         profiling.plot(found, picture)
     if as_json:
-        print(json.dumps(asdict(found) | {"reached_bytes_per_s": found.reached_bytes_per_s}))  # noqa: T201
+        print(json.dumps(_told(found)))  # noqa: T201
     else:
         show(found)
 
@@ -82,18 +90,15 @@ def show(found: Profile) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{found.model}, {found.dtype}, {found.device}, {found.threads} threads: ms (t(n) / t(1))")
-    for column in ("batch", "context", *(f"n = {n}" for n in _node_counts(found))):
-        table.add_column(column, justify="right")
-    for batch, context in found.settings:
-        cells = []
-        first = found.seconds(1, batch, context)
-        for n in _node_counts(found):
-            taken = found.seconds(n, batch, context)
-            ratio = f" ({taken / first:.2f})" if first and taken and n > 1 else ""
-            cells.append("" if taken is None else f"{1000 * taken:.1f}{ratio}")
-        table.add_row(str(batch), str(context), *cells)
     console = Console()
+    console.print(f"{found.model}, {found.dtype}, {found.device}, {found.threads} threads", highlight=False)
+    table = Table(title=_TITLE if any(point.products for point in found.points) else _TITLE.partition(",")[0])
+    for column in ("n", *(f"batch {batch}\ncontext {context}" for batch, context in found.settings)):
+        table.add_column(column, justify="right")
+    for n in _node_counts(found):
+        points = [found.point(n, *setting) for setting in found.settings]
+        firsts = [found.seconds(1, *setting) for setting in found.settings]
+        table.add_row(str(n), *map(_cell, points, firsts))
     console.print(table)
     reached, peak = found.reached_bytes_per_s, found.peak_bytes_per_s
     if reached is not None and found.weight_bytes is not None:
@@ -102,6 +107,35 @@ def show(found: Profile) -> None:
         console.print(
             f"a pass reads {size} of weights: with one node at {reached / 1e9:.1f} GB/s{of_peak}", soft_wrap=True
         )
+
+
+def _cell(point: Point | None, first: float | None) -> str:
+    """Milliseconds, over those of one node, and the share outside the products."""
+    if point is None:
+        return ""
+    told = f"{1000 * point.seconds:.1f}"
+    if first is not None and point.nodes > 1:
+        told += f" ({point.seconds / first:.2f})"
+    return told if point.outside_share is None else f"{told}, {point.outside_share:.0%}"
+
+
+def _products(target: Target) -> Callable[[int], float] | None:
+    """What times the matrix products alone: the compiled CPU target's can be run so, others cannot."""
+    if not target.exact:
+        return None  # and where there is no compiled target, its module must not be imported
+    from betoken.models.native.products import time_products
+    from betoken.models.native.target import NativeTarget
+
+    if not isinstance(target, NativeTarget):
+        return None
+    return lambda nodes: time_products(target, nodes).seconds
+
+
+def _told(found: Profile) -> dict[str, Any]:
+    told = asdict(found) | {"reached_bytes_per_s": found.reached_bytes_per_s}
+    for point, values in zip(found.points, told["points"], strict=True):
+        values["outside_share"] = point.outside_share
+    return told
 
 
 def _node_counts(found: Profile) -> list[int]:

@@ -33,6 +33,13 @@ class Point:
     """Median."""
     fastest: float
     """Least seconds of the repeats."""
+    products: float | None = None
+    """Median seconds of its matrix products alone; None where they cannot be run alone."""
+
+    @property
+    def outside_share(self) -> float | None:
+        """Part of the pass that its matrix products do not take: attention, norms, quantisation, waiting, Python."""
+        return None if self.products is None else max(0.0, 1.0 - self.products / self.seconds)
 
 
 @dataclass(frozen=True)
@@ -49,12 +56,17 @@ class Profile:
     peak_bytes_per_s: float | None
     """Speed at which the machine reads memory; None if it was not measured."""
 
-    def seconds(self, nodes: int, batch: int, context: int) -> float | None:
-        """Median seconds of a point, None if it was not measured."""
+    def point(self, nodes: int, batch: int, context: int) -> Point | None:
+        """One point, None if it was not measured."""
         for point in self.points:
             if (point.nodes, point.batch, point.context) == (nodes, batch, context):
-                return point.seconds
+                return point
         return None
+
+    def seconds(self, nodes: int, batch: int, context: int) -> float | None:
+        """Median seconds of a point, None if it was not measured."""
+        point = self.point(nodes, batch, context)
+        return None if point is None else point.seconds
 
     @property
     def settings(self) -> list[tuple[int, int]]:
@@ -97,11 +109,14 @@ def profile(
     repeats: int = 5,
     weight_bytes: int | None = None,
     peak: float | None = None,
+    products: Callable[[int], float] | None = None,
     clock: Clock = perf_counter,
     tell: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> Profile:
     """Time forward passes over every combination, `repeats` rounds over the node counts, medians.
 
+    `products(nodes)`: seconds of the matrix products of a pass over so many nodes of all rows; each stands right
+    behind the pass that it is compared with.
     `tell(done, total, what)` hears how far it is. Raises InputError for numbers that cannot be measured.
     """
     _check(target, nodes, contexts, batches, repeats)
@@ -114,15 +129,18 @@ def profile(
         for batch in sorted(set(batches)):
             bench.rows(batch)
             samples: dict[int, list[float]] = {count: [] for count in sorted(set(nodes))}
+            alone: dict[int, list[float]] = {count: [] for count in samples}
             bench.time(max(nodes))  # the first pass of a shape may compile or allocate
             for _ in range(repeats):
                 tell(done, total, f"batch {batch}, context {bench.context}")
                 for count, taken in samples.items():
                     taken.append(bench.time(count))
+                    if products is not None:
+                        alone[count].append(products(batch * count))
                 done += 1
-            points += [
-                Point(batch, bench.context, count, median(taken), min(taken)) for count, taken in samples.items()
-            ]
+            for count, taken in samples.items():
+                matrix = median(alone[count]) if alone[count] else None
+                points.append(Point(batch, bench.context, count, median(taken), min(taken), matrix))
     return Profile(target.name, target.dtype, target.device, torch.get_num_threads(), tuple(points), weight_bytes, peak)
 
 
