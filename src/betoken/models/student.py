@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -107,7 +107,7 @@ class StudentCard:
 
     def save(self, folder: Path) -> None:
         """Write `ptp.json`."""
-        content: dict[str, Any] = {"format": FORMAT, **asdict(self)}
+        content: dict[str, Any] = {"format": FORMAT, **{item.name: getattr(self, item.name) for item in fields(self)}}
         content["law"] = {name: getattr(self.law, name) for name in _LAW}
         content["base_config"] = dict(self.base_config)
         (folder / CARD).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
