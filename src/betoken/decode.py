@@ -191,8 +191,7 @@ class Decoder:
 
     def _decode(self, state: State) -> list[Advance]:
         began = perf_counter()
-        limits = [_most_nodes(n, row) for n, row in zip(self.policy.limits(state), state.rows, strict=True)]
-        tree = self.policy.trim(self.drafter.propose(state, limits), state)
+        tree = self._draft(state)
         drafted = perf_counter()
         slots = [row.slot for row in state.rows]
         scores = self.target.forward(tree, self.cache, slots, self.drafter.hidden_layers)
@@ -214,6 +213,12 @@ class Decoder:
             Advance(row, tokens, verdict.rows[b], int(tree.counts[b]), times, reported[b][: len(tokens)])
             for b, (row, tokens) in enumerate(zip(state.rows, kept, strict=True))
         ]
+
+    def _draft(self, state: State) -> TokenTree:
+        """What this step scores. Where no row may have a draft, the drafter is not even asked."""
+        limits = [_most_nodes(n, row) for n, row in zip(self.policy.limits(state), state.rows, strict=True)]
+        tree = self.drafter.propose(state, limits) if max(limits) > 1 else TokenTree.bare(state.pending)
+        return self.policy.trim(tree, state)
 
     def _commit(self, tree: TokenTree, verdict: Verdict, state: State) -> list[list[int]]:
         """Append each row's tokens and keep their nodes in the cache. A row that ended keeps what it committed."""

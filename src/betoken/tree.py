@@ -165,23 +165,40 @@ class TokenTree:
     @classmethod
     def stack(cls, rows: Sequence[RowTree]) -> TokenTree:
         """Pad the trees of several rows to one batch."""
-        width = max(len(row) for row in rows)
+        width = max(len(row.tokens) for row in rows)
+        gaps = [width - len(row.tokens) for row in rows]
 
-        def padded(name: str, fill: float, dtype: type) -> NDArray[Any]:
-            values = [getattr(row, name) for row in rows]
-            return np.array([own + [fill] * (width - len(own)) for own in values], dtype=dtype)
+        def padded(values: list[list[Any]], fill: float) -> list[list[Any]]:
+            return [own + [fill] * gap if gap else own for own, gap in zip(values, gaps, strict=True)]
 
-        return cls(
-            tokens=padded("tokens", 0, np.int64),
-            parents=padded("parents", -1, np.int64),
-            roles=padded("roles", Role.PADDING, np.int8),
-            anchors=padded("anchors", WHOLE_CACHE, np.int64),
-            shifts=padded("shifts", 0, np.int64),
-            confidence=padded("confidence", 0.0, np.float64),
-            inputs=padded("inputs", np.nan, np.float64),
-            wanted=padded("wanted", False, np.bool_),
-            laws=tuple(dict(row.laws) for row in rows),
+        # One array a type: every step builds these, and small arrays cost by the piece.
+        integers = np.array(
+            [
+                padded([row.tokens for row in rows], 0),
+                padded([row.parents for row in rows], -1),
+                padded([row.anchors for row in rows], WHOLE_CACHE),
+                padded([row.shifts for row in rows], 0),
+            ],
+            dtype=np.int64,
         )
+        reals = np.array([padded([row.confidence for row in rows], 0.0), padded([row.inputs for row in rows], np.nan)])
+        flags = np.array([padded([row.roles for row in rows], 0), padded([row.wanted for row in rows], 0)], np.int8)
+        return cls(
+            tokens=integers[0],
+            parents=integers[1],
+            roles=flags[0],
+            anchors=integers[2],
+            shifts=integers[3],
+            confidence=reals[0],
+            inputs=reals[1],
+            wanted=flags[1].view(np.bool_),
+            laws=tuple([dict(row.laws) for row in rows]),
+        )
+
+    @classmethod
+    def bare(cls, pending: Sequence[int]) -> TokenTree:
+        """Nothing but the pending token of each row: a step of plain decoding."""
+        return cls.stack([RowTree.under(token) for token in pending])
 
     @property
     def batch(self) -> int:

@@ -39,6 +39,7 @@ class Drafter(Protocol):
     def propose(self, state: State, nodes: Sequence[int]) -> TokenTree:
         """A tree for each row of at most `nodes[b]` nodes, the pending token (node 0) and probes included.
 
+        Not called in a step in which no row may have a draft (all of `nodes` are 1): such a step is plain decoding's.
         Candidates deeper than `row.room - 1` cannot be committed; proposing them is a waste, not an error.
         """
 

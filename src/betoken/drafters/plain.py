@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from betoken.models.target import Scores, Target
 from betoken.state import Row, State
-from betoken.tree import RowTree, TokenTree
+from betoken.tree import TokenTree
 from betoken.verifiers.verifier import Verdict
 
 
@@ -30,7 +30,7 @@ class Plain:
 
     def propose(self, state: State, nodes: Sequence[int]) -> TokenTree:
         """The pending token of each row."""
-        return TokenTree.stack([RowTree.under(token) for token in state.pending])
+        return TokenTree.bare(state.pending)
 
     def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
         """Learns nothing."""
