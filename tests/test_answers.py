@@ -192,7 +192,7 @@ def test_events_are_the_answer(target: Engine, draft: Engine) -> None:
     events = stream(ASK, target=target, draft=draft, method_settings=settings, max_new_tokens=LENGTH)
     seen = list(events)
     kinds = [event.kind for event in seen]
-    assert kinds == sorted(kinds, key=["draft", "kept", "text"].index)
+    assert kinds == sorted(kinds, key=["draft", "judging", "kept", "text"].index)
     assert kinds.count("kept") == 1
     drafted = "".join(event.text for event in seen if event.kind == "draft")
     assert drafted == draft.generate(ASK, max_new_tokens=LENGTH)[0].text

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack, cast
 
@@ -23,11 +24,13 @@ from betoken.registry import create
 from betoken.result import Chunk, Result
 from betoken.settings import GenerationSettings, SettingKeywords
 from betoken.tuning.auto import AutoNodes
+from betoken.tuning.cost import CostModel
 from betoken.tuning.cost import load as load_cost
 from betoken.tuning.nodes import FixedNodes, NodePolicy
 from betoken.verifiers import VERIFIERS, Verifier
 
 if TYPE_CHECKING:
+    from betoken.answers import AnswerResult, AnswerStream
     from betoken.conversation import Conversation
 
 Prompt = str | Sequence[Message]
@@ -46,9 +49,14 @@ class Engine:
         policy: NodePolicy,
         *,
         threads: int = 1,
+        measure: Callable[[], CostModel] | None = None,
     ) -> None:
-        """The drafter must have been started with the target. `load` is the usual way here."""
+        """The drafter must have been started with the target. `load` is the usual way here.
+
+        `measure`: finds out what forward passes cost, where `policy` has not.
+        """
         self.target, self.tokenizer, self.threads = target, tokenizer, threads
+        self._measure = measure
         self.decoder = Decoder(target, drafter, verifier, policy)
         self._answers: dict[int, Answer] = {}
 
@@ -105,6 +113,70 @@ class Engine:
         from betoken.conversation import Conversation
 
         return Conversation(self, messages)
+
+    def answer(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        method: str = "parse",
+        draft: Engine | None = None,
+        batch: int = 8,
+        raw: bool = False,
+        method_settings: Mapping[str, object] | None = None,
+        settings: GenerationSettings | None = None,
+        **changes: Unpack[SettingKeywords],
+    ) -> list[AnswerResult]:
+        """Answer prompts with two models: `draft` writes whole answers, this one judges them and writes the rest.
+
+        One result for each prompt, in their order; `batch` of them are under way at a time and share forward passes.
+        `method`: a name of `betoken.answers.METHODS`, with `method_settings`. Prompts, settings and errors as in
+        `generate`.
+        """
+        from betoken.answers import answer_all
+
+        return answer_all(
+            _several(prompts),
+            method=method,
+            target=self,
+            draft=draft,
+            batch=batch,
+            raw=raw,
+            method_settings=method_settings,
+            settings=settings,
+            **changes,
+        )
+
+    def stream_answer(
+        self,
+        prompt: Prompt,
+        *,
+        method: str = "parse",
+        draft: Engine | None = None,
+        raw: bool = False,
+        method_settings: Mapping[str, object] | None = None,
+        settings: GenerationSettings | None = None,
+        **changes: Unpack[SettingKeywords],
+    ) -> AnswerStream:
+        """Answer one prompt event by event: what is drafted, what is kept, what this model writes; as in `answer`."""
+        from betoken.answers import stream
+
+        return stream(
+            prompt,
+            method=method,
+            target=self,
+            draft=draft,
+            raw=raw,
+            method_settings=method_settings,
+            settings=settings,
+            **changes,
+        )
+
+    @cached_property
+    def costs(self) -> CostModel | None:
+        """What forward passes cost, measured at the first use if it was not before; None where nobody can tell."""
+        if isinstance(self.decoder.policy, AutoNodes):
+            return self.decoder.policy.cost
+        return self._measure() if self._measure is not None else None
 
     def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt: through the model's chat template, or as it is (`raw`).
@@ -244,8 +316,10 @@ def load(
         check_vocabularies(loaded.tokenizer, draft.tokenizer)
     drafting.start(loaded.target, draft.target if draft is not None else None)
     cores = threads or torch.get_num_threads()
-    policy = _policy(1 if chosen == "none" else nodes, loaded.target, cores, cache_root(cache_dir) / "cost")
-    return Engine(loaded.target, loaded.tokenizer, drafting, verifying, policy, threads=cores)
+    measure = partial(load_cost, loaded.target, cache_root(cache_dir) / "cost", threads=cores)
+    most = 1 if chosen == "none" else nodes
+    policy: NodePolicy = AutoNodes(measure()) if most == "auto" else FixedNodes(most)
+    return Engine(loaded.target, loaded.tokenizer, drafting, verifying, policy, threads=cores, measure=measure)
 
 
 def _check_choices(drafter: str, draft_model: str | None, nodes: object) -> None:
@@ -254,13 +328,6 @@ def _check_choices(drafter: str, draft_model: str | None, nodes: object) -> None
         raise InputError(f"drafter {drafter} {told}: --draft-model (draft_model) goes with drafter draft-model")
     if nodes != "auto" and (isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1):
         raise InputError(f"nodes must be auto or a whole number, at least 1, not {nodes!r}")
-
-
-def _policy(nodes: int | Literal["auto"], target: Target, threads: int, folder: Path) -> NodePolicy:
-    """`folder`: where measured costs are kept."""
-    if nodes == "auto":
-        return AutoNodes(load_cost(target, folder, threads=threads))
-    return FixedNodes(nodes)
 
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -1,19 +1,22 @@
 """Whole-answer speculation: a small model writes an answer, a large one judges how much of it to keep.
 
-`answer` and `stream` are the way in; `METHODS` is the table of names.
+`answer` and `stream` are the way in, `answer_all` and `stream_all` for several questions; `METHODS` is the table of
+names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
 from betoken.answers.alone import DraftAlone, TargetAlone
 from betoken.answers.method import AnswerResult, AnswerStats, Event, Method, Prompt, Question, Writing
+from betoken.answers.packed import Docket
 from betoken.answers.parse import Cascade, Parse
 from betoken.answers.specreason import SpecReason
 from betoken.answers.thinking import SpeculativeThinking
+from betoken.answers.together import Together
 from betoken.engine import Engine
 from betoken.errors import BetokenError, InputError
 from betoken.registry import create
@@ -35,9 +38,12 @@ __all__ = [
     "AnswerStream",
     "Event",
     "Method",
+    "Together",
     "answer",
+    "answer_all",
     "check",
     "stream",
+    "stream_all",
 ]
 
 
@@ -115,6 +121,67 @@ def answer(
         method=method,
         target=target,
         draft=draft,
+        raw=raw,
+        method_settings=method_settings,
+        settings=settings,
+        **changes,
+    )
+    return events.finish()
+
+
+def stream_all(
+    prompts: Sequence[Prompt],
+    *,
+    method: str = "parse",
+    target: Engine,
+    draft: Engine | None = None,
+    batch: int = 8,
+    raw: bool = False,
+    method_settings: Mapping[str, object] | None = None,
+    settings: Sequence[GenerationSettings] | GenerationSettings | None = None,
+    **changes: Unpack[SettingKeywords],
+) -> Together:
+    """Answer several prompts, `batch` at a time: what they draft, judge and write shares forward passes.
+
+    `settings`: for all, or one for each prompt. Everything else as in `stream`.
+    """
+    if batch < 1:
+        raise InputError(f"batch must be at least 1, not {batch}")
+    chosen = _chosen(method, method_settings or {}, has_draft=draft is not None)
+    own = [settings or GenerationSettings()] * len(prompts) if not isinstance(settings, Sequence) else settings
+    if len(own) != len(prompts):
+        raise InputError(f"{len(prompts)} prompts, but settings for {len(own)}")
+    docket = Docket()
+    return Together(
+        [
+            chosen.write(
+                Question(prompt, target, draft if chosen.drafts else None, replace(asked, **changes), raw, docket)
+            )
+            for prompt, asked in zip(prompts, own, strict=True)
+        ],
+        batch,
+    )
+
+
+def answer_all(
+    prompts: Sequence[Prompt],
+    *,
+    method: str = "parse",
+    target: Engine,
+    draft: Engine | None = None,
+    batch: int = 8,
+    raw: bool = False,
+    method_settings: Mapping[str, object] | None = None,
+    settings: Sequence[GenerationSettings] | GenerationSettings | None = None,
+    **changes: Unpack[SettingKeywords],
+) -> list[AnswerResult]:
+    """Answer several prompts; one result each, in their order. Everything as in `stream_all`."""
+    events = stream_all(
+        prompts,
+        method=method,
+        target=target,
+        draft=draft,
+        batch=batch,
         raw=raw,
         method_settings=method_settings,
         settings=settings,

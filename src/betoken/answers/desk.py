@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from betoken.answers.method import AnswerResult, AnswerStats, Event, Question
+from betoken.answers.plan import Plan
 from betoken.decode import Prefix, Request
 from betoken.engine import Engine, Stream
 from betoken.errors import InputError
@@ -38,6 +39,9 @@ class Desk:
     draft_s: float = 0.0
     judge_s: float = 0.0
     target_s: float = 0.0
+    plan: Plan | None = None
+    resumed: int = 0
+    fallback: str | None = None
 
     def __post_init__(self) -> None:
         """Raises InputError for a prompt or settings that two models cannot serve."""
@@ -60,6 +64,8 @@ class Desk:
         _check_ids(question)
         stream = question.draft.stream(question.prompt, raw=question.raw, settings=settings)
         try:
+            stream.admit()
+            yield Event("draft", "")  # others that are answered together can join before the first step
             for chunk in stream:
                 if chunk.text:
                     yield Event("draft", chunk.text)
@@ -124,6 +130,8 @@ class Desk:
         tokens = list(kept)
         stream = Stream(self.target, self._request(kept, hint))
         try:
+            stream.admit()
+            yield Event("text", "")
             for chunk in stream:
                 tokens.append(chunk.token)
                 ended = chunk.finish_reason == "stop"  # by an end token: stop strings are ours to find
@@ -185,6 +193,9 @@ class Desk:
             verifier=decoder.verifier.name,
             dtype=decoder.target.dtype,
             threads=self.target.threads,
+            plan=self.plan,
+            resumed=self.resumed,
+            fallback=self.fallback,
         )
 
 

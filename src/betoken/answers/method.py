@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from betoken.answers.packed import Docket
+from betoken.answers.plan import Plan
 from betoken.engine import Engine
 from betoken.models.tokenizer import Message
 from betoken.settings import GenerationSettings
@@ -23,15 +25,18 @@ class Question:
     draft: Engine | None
     settings: GenerationSettings
     raw: bool = False
+    docket: Docket = field(default_factory=Docket)
+    """Of the questions that are answered together, which wait for one another's judge passes."""
 
 
 @dataclass(frozen=True)
 class Event:
     """What a reader sees next."""
 
-    kind: Literal["draft", "kept", "text"]
-    """`draft`: more text of a draft, which nobody has judged yet. `kept`: the part of it that stands, maybe none.
-    `text`: more text that the target wrote. The answer is what was kept and written, in this order."""
+    kind: Literal["draft", "judging", "kept", "text"]
+    """`draft`: more text of a draft, which nobody has judged yet. `judging`: the judge reads now; no text. `kept`: the
+    part of the draft that stands, maybe none. `text`: more text that the target wrote. Each text may be empty; the
+    answer is what was kept and written, in this order."""
     text: str
 
 
@@ -73,6 +78,12 @@ class AnswerStats:
     verifier: str
     dtype: str
     threads: int
+    plan: Plan | None = None
+    """How the (last) draft was judged; None where nothing was."""
+    resumed: int = 0
+    """How often the draft model went on after the target."""
+    fallback: str | None = None
+    """Why the target answered alone, by the method's calibration; None where it did not."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ class Writer:
     slot: int = field(init=False)
     cached: list[int] = field(default_factory=list, init=False)
     """Whose keys and values the slot holds; they may leave the answer, where a turn did not stand."""
+    hint: tuple[int, ...] = field(default=(), init=False)
+    """Tokens that the next turns may repeat, for drafters that copy."""
     turns: int = field(default=0, init=False)
     written: int = field(default=0, init=False)
     forwards: int = field(default=0, init=False)
@@ -118,7 +120,7 @@ class Writer:
         """Every turn draws from random numbers of its own."""
         settings = self.question.settings
         ending = replace(settings.ending, max_new_tokens=most, min_new_tokens=0, stop=())
-        return Request([*self.prompt, *self.tokens], settings.sampling, ending, sample=self.turns)
+        return Request([*self.prompt, *self.tokens], settings.sampling, ending, sample=self.turns, hint=self.hint)
 
     def _take_over(self, old: Prefix, new: Prefix | None) -> None:
         """The keys and values that the turn left behind take the place of those that it began with."""
