@@ -151,6 +151,7 @@ class Growing(ABC, Generic[M]):
             memory, scored = self._memories[row.id], Scored(tree, scores, verdict, b, row)
             right = memory.acceptance.observe(memory.offered, scored.committed)[: len(scored.path) - 1]
             memory.returns.observe(sum(offer.kind % 2 == 0 for offer in right), scored.probes)
+            memory.offered = []
             self._learn(memory, scored)
 
     def growing(self, row: Row) -> list[Trie]:
