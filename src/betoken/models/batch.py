@@ -27,6 +27,12 @@ class TreeBatch:
     """[W] places of the wanted nodes in the flattened [B * N]."""
     index: NDArray[np.int64]
     """[B, N] on the host: place of each node among the wanted ones, -1 elsewhere."""
+    inputs: torch.Tensor
+    """[A] float64 inputs of the auxiliary nodes, the probes that have no token."""
+    auxiliary: torch.Tensor
+    """[A] their places in the flattened [B * N]."""
+    auxiliary_wanted: torch.Tensor
+    """Places of those that are wanted among the wanted nodes."""
 
     @classmethod
     def of(
@@ -38,13 +44,15 @@ class TreeBatch:
         device: torch.device,
         dtype: torch.dtype,
         always_mask: bool = False,
+        student: bool = False,
     ) -> TreeBatch:
-        """`always_mask`: give a mask even where every node sees every column.
+        """`always_mask`: give a mask even where every node sees every column; `student`: there is one.
 
-        Raises InputError for a token outside the vocabulary, BetokenError for probes that have inputs.
+        Raises InputError for a token outside the vocabulary, BetokenError for auxiliary inputs without a student.
         """
-        if not np.isnan(tree.inputs).all():
-            raise BetokenError("this target has no layer for probes with auxiliary inputs (u), so it cannot score them")
+        auxiliary = ~np.isnan(tree.inputs.ravel())
+        if auxiliary.any() and not student:
+            raise BetokenError("this target has no student for probes with auxiliary inputs (u): attach one first")
         if tree.tokens.min() < 0 or tree.tokens.max() >= vocab_size:
             raise InputError(f"the tree has a token id outside 0..{vocab_size - 1}")
         lengths = np.array(window.lengths, dtype=np.int64)
@@ -52,7 +60,7 @@ class TreeBatch:
         wanted = np.flatnonzero(tree.wanted)
         index.flat[wanted] = np.arange(wanted.size)
 
-        def placed(array: NDArray[np.int64] | NDArray[np.bool_]) -> torch.Tensor:
+        def placed(array: NDArray[np.int64] | NDArray[np.bool_] | NDArray[np.float64]) -> torch.Tensor:
             return torch.from_numpy(array).to(device, non_blocking=True)
 
         seen = visible(tree, lengths, window.span)
@@ -60,7 +68,16 @@ class TreeBatch:
         if always_mask or not seen.all():
             hidden = placed(~seen[:, None])
             mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
-        return cls(placed(tree.tokens), placed(tree.positions(lengths)), mask, placed(wanted), index)
+        return cls(
+            tokens=placed(tree.tokens),
+            positions=placed(tree.positions(lengths)),
+            mask=mask,
+            wanted=placed(wanted),
+            index=index,
+            inputs=placed(tree.inputs.ravel()[auxiliary]),
+            auxiliary=placed(np.flatnonzero(auxiliary)),
+            auxiliary_wanted=placed(np.flatnonzero(auxiliary[wanted])),
+        )
 
 
 def visible(tree: TokenTree, lengths: NDArray[np.int64], span: int) -> NDArray[np.bool_]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from betoken.errors import BetokenError
+from betoken.models.student import Student
 from betoken.tree import TokenTree
 
 
@@ -130,4 +131,15 @@ class Target(Protocol):
         A node at cache length c sees its row's first `tree.visible_cache` positions, its ancestors and itself. The
         pass writes the nodes' keys and values behind the committed ones; `cache.keep` decides what stays.
         Token ids must be in [0, vocab_size) and `length + nodes` must fit the context plus one tree.
+        """
+
+
+@runtime_checkable
+class TakesStudent(Protocol):
+    """A target that also scores probes with auxiliary inputs, by the weights of a student (PTP)."""
+
+    def attach(self, student: Student) -> None:
+        """Score such probes by this student from now on; all other nodes score as before.
+
+        Raises InputError for a student of another model.
         """
