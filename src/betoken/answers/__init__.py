@@ -10,16 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
+from betoken.answers import remote
 from betoken.answers.alone import DraftAlone, TargetAlone
 from betoken.answers.method import AnswerResult, AnswerStats, Event, Method, Prompt, Question, Writing
 from betoken.answers.packed import Docket
 from betoken.answers.parse import Cascade, Parse
+from betoken.answers.remote import RemoteQuestion
 from betoken.answers.specreason import SpecReason
 from betoken.answers.thinking import SpeculativeThinking
 from betoken.answers.together import Together
 from betoken.engine import Engine
 from betoken.errors import BetokenError, InputError
 from betoken.registry import create
+from betoken.remote import RemoteModel
 from betoken.settings import GenerationSettings, SettingKeywords
 
 METHODS: dict[str, type] = {
@@ -86,8 +89,8 @@ def stream(
     prompt: Prompt,
     *,
     method: str = "parse",
-    target: Engine,
-    draft: Engine | None = None,
+    target: Engine | RemoteModel,
+    draft: Engine | RemoteModel | None = None,
     raw: bool = False,
     method_settings: Mapping[str, object] | None = None,
     settings: GenerationSettings | None = None,
@@ -96,20 +99,25 @@ def stream(
     """Answer one prompt with two models, event by event.
 
     `method`: a name of METHODS, with `method_settings`, the fields of its class. `draft` may have a tokenizer of its
-    own: its text is what counts. `settings`, `changes`: as in `Engine.generate`, for both models. Raises InputError
+    own: its text is what counts. Both may be behind HTTP (`betoken.remote.RemoteModel.open`). `settings`, `changes`: as
+    in `Engine.generate`, for both models. Raises InputError
     for a prompt, method or settings that cannot be used.
     """
     chosen = _chosen(method, method_settings or {}, has_draft=draft is not None)
     asked = replace(settings or GenerationSettings(), **changes)
-    return AnswerStream(chosen.write(Question(prompt, target, draft if chosen.drafts else None, asked, raw)))
+    drafting = draft if chosen.drafts else None
+    if isinstance(target, RemoteModel):
+        remote.check(chosen)
+        return AnswerStream(remote.write(chosen, RemoteQuestion(prompt, target, drafting, asked, raw)))
+    return AnswerStream(chosen.write(Question(prompt, target, drafting, asked, raw)))
 
 
 def answer(
     prompt: Prompt,
     *,
     method: str = "parse",
-    target: Engine,
-    draft: Engine | None = None,
+    target: Engine | RemoteModel,
+    draft: Engine | RemoteModel | None = None,
     raw: bool = False,
     method_settings: Mapping[str, object] | None = None,
     settings: GenerationSettings | None = None,
@@ -190,9 +198,15 @@ def answer_all(
     return events.finish()
 
 
-def check(method: str, method_settings: Mapping[str, object], *, has_draft: bool) -> bool:
-    """Whether the method needs a draft model. Raises InputError for what `stream` would refuse, without a model."""
-    return _chosen(method, method_settings, has_draft=has_draft).drafts
+def check(method: str, method_settings: Mapping[str, object], *, has_draft: bool, over_http: bool = False) -> bool:
+    """Whether the method needs a draft model. Raises InputError for what `stream` would refuse, without a model.
+
+    `over_http`: whether the target is behind HTTP.
+    """
+    chosen = _chosen(method, method_settings, has_draft=has_draft)
+    if over_http:
+        remote.check(chosen)
+    return chosen.drafts
 
 
 def _chosen(method: str, settings: Mapping[str, object], *, has_draft: bool) -> Method:

@@ -6,13 +6,13 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from betoken.answers.method import AnswerResult, AnswerStats, Event, Question
+from betoken.answers.drafting import Draft, drafted
+from betoken.answers.method import AnswerResult, AnswerStats, Event, Question, name_of
 from betoken.answers.plan import Plan
 from betoken.decode import Prefix, Request
 from betoken.engine import Engine, Stream
 from betoken.errors import InputError
-from betoken.models.tokenizer import Tokenizer
-from betoken.result import Result
+from betoken.remote import RemoteModel
 from betoken.state import FinishReason
 from betoken.text import TextStream
 
@@ -60,26 +60,16 @@ class Desk:
         if question.draft is None:
             raise InputError(f"method {self.method} needs a draft model: --draft-model")
         began = perf_counter()
-        settings = replace(question.settings, budget=None)
         _check_ids(question)
-        stream = question.draft.stream(question.prompt, raw=question.raw, settings=settings)
-        try:
-            stream.admit()
-            yield Event("draft", "")  # others that are answered together can join before the first step
-            for chunk in stream:
-                if chunk.text:
-                    yield Event("draft", chunk.text)
-        finally:
-            stream.close()
-        self.draft_tokens += stream.result.stats.committed
+        draft = yield from drafted(question.draft, question.prompt, question.settings, raw=question.raw)
+        self.draft_tokens += draft.written
         self.draft_s += perf_counter() - began
-        ids = self._own_tokens(question.draft.tokenizer, stream.result)
-        return self._within(ids, stream.result.finish_reason or "stop")
+        return self._within(self._own_tokens(question.draft, draft), draft.finish)
 
-    def _own_tokens(self, drafting: Tokenizer, draft: Result) -> list[int]:
+    def _own_tokens(self, model: Engine | RemoteModel, draft: Draft) -> list[int]:
         """A draft in the target's tokens: as they were written where both models have the same, else by its text."""
         own = self.target.tokenizer
-        if own.vocabulary == drafting.vocabulary:
+        if isinstance(model, Engine) and draft.tokens is not None and own.vocabulary == model.tokenizer.vocabulary:
             written = [token for token in draft.tokens if token not in own.special_ids]
             if self.text(written) == draft.text:
                 return written
@@ -188,7 +178,7 @@ class Desk:
             tokens_per_s=tokens / total,
             lossless=alone,
             model=decoder.target.name,
-            draft_model=None if question.draft is None else question.draft.decoder.target.name,
+            draft_model=None if question.draft is None else name_of(question.draft),
             drafter=decoder.drafter.name,
             verifier=decoder.verifier.name,
             dtype=decoder.target.dtype,
@@ -204,5 +194,5 @@ def _check_ids(question: Question) -> None:
     settings, draft = question.settings, question.draft
     if draft is None or not (settings.logit_bias or settings.stop_ids):
         return
-    if draft.tokenizer.vocabulary != question.target.tokenizer.vocabulary:
+    if isinstance(draft, RemoteModel) or draft.tokenizer.vocabulary != question.target.tokenizer.vocabulary:
         raise InputError("logit_bias and stop_ids are token ids, and the two models have different tokens")

@@ -9,7 +9,9 @@ from typing import Literal, Protocol
 from betoken.answers.packed import Docket
 from betoken.answers.plan import Plan
 from betoken.engine import Engine
+from betoken.errors import InputError
 from betoken.models.tokenizer import Message
+from betoken.remote import RemoteModel
 from betoken.settings import GenerationSettings
 from betoken.state import FinishReason
 
@@ -22,11 +24,24 @@ class Question:
 
     prompt: Prompt
     target: Engine
-    draft: Engine | None
+    draft: Engine | RemoteModel | None
     settings: GenerationSettings
     raw: bool = False
     docket: Docket = field(default_factory=Docket)
     """Of the questions that are answered together, which wait for one another's judge passes."""
+
+    def draft_here(self, method: str) -> Engine:
+        """The draft model, for a method that needs its tokens. Raises InputError if it is elsewhere, or nowhere."""
+        if self.draft is None:
+            raise InputError(f"method {method} needs a draft model: --draft-model")
+        if isinstance(self.draft, RemoteModel):
+            raise InputError(f"method {method} needs --draft-model on this machine: over HTTP use parse or cascade")
+        return self.draft
+
+
+def name_of(model: Engine | RemoteModel) -> str:
+    """What a model is called in reports."""
+    return model.name if isinstance(model, RemoteModel) else model.target.name
 
 
 @dataclass(frozen=True)
@@ -59,10 +74,12 @@ class AnswerStats:
     target_tokens: int
     """Tokens that the target wrote."""
     judge_forwards: int
+    """Forward passes of the judge; requests where the target is behind HTTP."""
     judge_nodes: int
-    """Tokens scored to judge: the draft and the suffix copies, and in layout prompt the judge's own prompt."""
+    """Tokens scored to judge: the draft and the suffix copies, and in layout prompt the judge's own prompt. Of a target
+    behind HTTP: tokens of the judge's requests that were not in its cache, as far as it tells."""
     target_forwards: int
-    """Forwards in which the target wrote."""
+    """Forwards in which the target wrote; requests where it is behind HTTP."""
     draft_s: float
     judge_s: float
     """Includes the target's prefill of the prompt in layout suffix."""
@@ -71,13 +88,15 @@ class AnswerStats:
     tokens_per_s: float
     """Tokens of the answer / total_s, prefills included."""
     lossless: bool
-    """Whether the answer follows the law of the target's own plain decoding."""
+    """Whether the answer follows the law of the target's own plain decoding; never said of a target behind HTTP."""
     model: str
     draft_model: str | None
     drafter: str
     verifier: str
     dtype: str
+    """"server", as the two before, where the target is behind HTTP."""
     threads: int
+    """0 where the target is behind HTTP."""
     plan: Plan | None = None
     """How the (last) draft was judged; None where nothing was."""
     resumed: int = 0
@@ -92,7 +111,7 @@ class AnswerResult:
 
     text: str
     tokens: list[int]
-    """Of the target's tokenizer."""
+    """Of the target's tokenizer; none where the target is behind HTTP."""
     prompt_tokens: int
     finish_reason: FinishReason | None
     stats: AnswerStats

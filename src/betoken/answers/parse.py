@@ -17,7 +17,7 @@ from betoken.answers.calibration import JudgeCalibration, read_judge_calibration
 from betoken.answers.desk import Desk
 from betoken.answers.hearing import Hearing
 from betoken.answers.judge import LAYOUTS, Judge
-from betoken.answers.method import Event, Question, Writing
+from betoken.answers.method import Event, Question, Writing, name_of
 from betoken.answers.plan import MOST, UNKNOWN_MOST, UNKNOWN_PASSES, Passes, Plan, Rates, Sizes, cheapest
 from betoken.errors import InputError
 
@@ -144,7 +144,7 @@ class Cascade(Judge):
         if found is None:
             return
         target = question.target.target.name
-        draft = question.draft.target.name if question.draft is not None else found.draft
+        draft = name_of(question.draft) if question.draft is not None else found.draft
         if (target, draft) != (found.target, found.draft):
             raise InputError(
                 f"{self.config}: made for {found.draft} judged by {found.target}, not for {draft} judged by {target}: "

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from betoken.answers.desk import Desk
 from betoken.answers.method import AnswerResult, Event, Question
 from betoken.answers.writer import Part, Writer
-from betoken.errors import InputError
 from betoken.state import FinishReason
 from betoken.text import StopFilter
 
@@ -79,9 +78,8 @@ class Table:
 def seat(question: Question, method: str, stack: ExitStack) -> Table:
     """A table for two, cleared when the stack ends. Raises InputError without a draft model."""
     desk = Desk(question, method)
-    if question.draft is None:
-        raise InputError(f"method {method} needs a draft model: --draft-model")
-    same = question.draft.tokenizer.vocabulary == question.target.tokenizer.vocabulary
-    draft = stack.enter_context(Writer(question.draft, question, "draft"))
+    drafting = question.draft_here(method)
+    same = drafting.tokenizer.vocabulary == question.target.tokenizer.vocabulary
+    draft = stack.enter_context(Writer(drafting, question, "draft"))
     target = stack.enter_context(Writer(question.target, question, "text"))
     return Table(desk, draft, target, same)

