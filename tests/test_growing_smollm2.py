@@ -18,12 +18,12 @@ from betoken.verifiers.replay import Replay
 from growing_toys import run_batch
 
 TEXT = "one red bird, two blue birds, three red birds, four blue birds, five red birds, six blue birds, seven"
-GROWING = ["ptd", "lookahead", "self-draft", "token-recycling"]
+GROWING = ["ptd", "ptd:paper", "lookahead", "self-draft", "token-recycling"]
 
 
-@pytest.fixture(scope="module")
-def model(smollm2: Path) -> Loaded:
-    return load_target(str(smollm2), dtype="float32")
+@pytest.fixture(scope="module", params=["float32", "int8"])
+def model(smollm2: Path, request: pytest.FixtureRequest) -> Loaded:
+    return load_target(str(smollm2), dtype=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,10 @@ def plain(model: Loaded, requests: list[Request]) -> list[list[int]]:
 def test_same_tokens_as_plain_decoding_in_fewer_forwards(
     model: Loaded, requests: list[Request], plain: list[list[int]], name: str
 ) -> None:
-    got, trees = run_batch(create("drafter", DRAFTERS, name, {}), model.target, requests, 24)
+    name, _, preset = name.partition(":")
+    got, trees = run_batch(
+        create("drafter", DRAFTERS, name, {"preset": preset} if preset else {}), model.target, requests, 24
+    )
     assert got == plain
     forwards = sum(int(tree.roles[0, 0] == Role.PENDING) for tree in trees)  # of the first row, the longer one
     assert len(got[0]) > forwards

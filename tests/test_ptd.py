@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from betoken.decode import Request
-from betoken.drafters.growth import prompt_chains
-from betoken.drafters.offers import Acceptance, Offer, Returns, offers, split
-from betoken.drafters.pool import SubtreePool, Trie, chain, levels, merge, size
+from betoken.drafters.growth import Scored, prompt_chains
+from betoken.drafters.offers import Acceptance, Offer, Returns, Source, offers, split
+from betoken.drafters.pool import Reader, SubtreePool, Trie, chain, levels, merge, size
 from betoken.drafters.ptd import PTD, Shape, _promote
 from betoken.errors import InputError
 from betoken.state import StopSettings
@@ -161,17 +161,37 @@ def test_a_refreshing_pool_keeps_the_branch_that_came_again() -> None:
     assert list(pool.get((7,))) == [3, 1, 4]
 
 
-def test_reading_a_text_in_two_parts_is_reading_it_at_once() -> None:
-    text, end = [1, 2, 3, 0, 1, 2, 4, 5], frozenset([0])
-    whole, parts = SubtreePool(60, refresh=True), SubtreePool(60, refresh=True)
-    whole.read(text, 0, 3, 2, end)
-    parts.read(text[:5], 0, 3, 2, end)
-    parts.read(text, 5, 3, 2, end)
-    for key in [(1,), (2,), (1, 2), (2, 3), (0, 1), (4,)]:
-        assert whole.get(key) == parts.get(key)
-    assert whole.get((1,)) == {2: {3: {}, 4: {5: {}}}}
-    assert whole.get((2,)) == {3: {}, 4: {5: {}}}  # nothing follows the end token 0
-    assert whole.get((1, 2)) == {3: {}, 4: {5: {}}}
+def test_a_text_is_read_as_worked_by_hand() -> None:
+    pool = SubtreePool(60, refresh=True)
+    reader = Reader(pool, 3, 2)
+    reader.read([1, 2, 3, 0, 1, 2, 4, 5], frozenset([0]))
+    assert reader.length == 8
+    assert pool.get((1,)) == {2: {3: {}, 4: {5: {}}}}
+    assert pool.get((2,)) == {3: {}, 4: {5: {}}}  # nothing goes on to the end token 0
+    assert pool.get((1, 2)) == {3: {}, 4: {5: {}}}
+    assert pool.get((0,)) == pool.get((3, 0)) == {1: {2: {4: {}}}}  # three tokens at most
+
+
+@settings(deadline=None)
+@given(text=st.lists(st.integers(0, 3), max_size=40), cut=st.integers(0, 40), cap=st.integers(1, 200))
+def test_a_reader_knows_what_followed_every_key(text: list[int], cut: int, cap: int) -> None:
+    """Brute force over all places of all keys; in one piece or two; the last place is the newest; capped in nodes."""
+    end, pool = frozenset([0]), SubtreePool(cap, refresh=True)
+    reader = Reader(pool, 4, 3)
+    reader.read(text[:cut], end)
+    reader.read(text[cut:], end)
+    full = SubtreePool(10_000, refresh=True)
+    for at in range(1, len(text)):
+        following = text[at : at + 4]
+        following = following[: following.index(0)] if 0 in following else following
+        for length in range(1, min(3, at) + 1):
+            full.merge(tuple(text[at - length : at]), chain(following))
+    for key, expected in full._tries.items():
+        got = pool.get(key)
+        assert size(got) <= cap
+        if size(expected) <= cap:
+            assert got == expected
+            assert not got or list(got)[-1] == list(expected)[-1]
 
 
 @settings(deadline=None)
@@ -200,7 +220,7 @@ def test_a_branch_that_reaches_an_end_token_is_removed_up_to_its_seed() -> None:
 def test_end_tokens_never_grow_seed_or_enter_the_pool(preset: str) -> None:
     ends = frozenset([0, 3])
     steps = 0
-    for seed in range(12):
+    for seed in range(20):
         drafter = PTD(preset=preset, depth=3)  # type: ignore[arg-type]
         run = Stepper(ToyTarget(8, seed=seed, sharpness=1.0), drafter, [4, 0, 1, 3, 0, 5, 1, 3, 4, 6])
         run.row.end_ids = ends
@@ -210,7 +230,7 @@ def test_end_tokens_never_grow_seed_or_enter_the_pool(preset: str) -> None:
             tree = run.step()
             steps += 1
             assert not ends & set(tree.tokens[0, 1 : tree.counts[0]].tolist())
-            tries = [*drafter.growing(run.row), *memory.pool._tries.values(), *memory.text._tries.values()]
+            tries = [*drafter.growing(run.row), *memory.pool._tries.values(), *memory.text.pool._tries.values()]
             assert not any(ends & _tokens(trie) for trie in tries)
     assert steps > 40
 
@@ -227,24 +247,104 @@ def test_published_sizes(shape: tuple[int, int, int], nodes: int) -> None:
     assert Shape(*shape).nodes == nodes
 
 
+def brute_force(
+    sources: list[Source], acceptance: Acceptance, more: dict[tuple[int, ...], list[Source]], depth: int
+) -> dict[tuple[int, ...], float]:
+    """The reach of every path of the union, of up to `depth` tokens: the best rate of each token, multiplied."""
+    out: dict[tuple[int, ...], float] = {}
+    paths: list[tuple[tuple[int, ...], float, list[Source]]] = [((), 1.0, sources)]
+    for path, reach, known in paths:
+        for token in {token for source in known for token in source.trie} if len(path) < depth else set():
+            rates = [
+                acceptance.rate(one.kind, one.depth, len(one.trie) - 1 - list(one.trie).index(token))
+                for one in known
+                if token in one.trie
+            ]
+            further = [Source(one.kind, one.depth + 1, one.trie[token]) for one in known if token in one.trie]
+            new = (*path, token)
+            out[new] = reach * max(rates)
+            paths.append((new, out[new], further + more.get(new, [])))
+    return out
+
+
 def test_offers_are_the_best_reachable_ones_and_parents_come_first() -> None:
     """Brute force: the reach of every node of the union, and the largest of them."""
-    acceptance = Acceptance((0.4, 0.6))
-    old, new = {1: {2: {3: {}}}, 4: {}}, {4: {5: {}}, 6: {1: {}}}
-    got = offers([(1, new), (0, old)], acceptance, 4)
-    everything = offers([(1, new), (0, old)], acceptance, 100)
-    assert len(everything) == 7  # 1 2 3, 4 5, 6 1: token 4 is one node
-    assert got == everything[:4]
+    acceptance = Acceptance(((0.5, 0.4, 0.3), (0.6, 0.2)))
+    sources = [Source(1, 1, {4: {5: {}}, 6: {1: {}}}), Source(0, 0, {1: {2: {3: {}}}, 4: {}})]
+    more = {(4,): [Source(0, 0, {5: {7: {}}, 8: {}})], (6, 1): [Source(1, 2, {9: {}})]}
+    expected = brute_force(sources, acceptance, more, 6)
+    everything = offers(sources, acceptance, 100, lambda path: more.get(path, []))
+    assert offers(sources, acceptance, 4, lambda path: more.get(path, [])) == everything[:4]
     assert [one.reach for one in everything] == sorted((one.reach for one in everything), reverse=True)
+    paths: list[tuple[int, ...]] = []
     for index, one in enumerate(everything):
         assert one.parent <= index
+        paths.append((*(paths[one.parent - 1] if one.parent else ()), one.token))
         above = everything[one.parent - 1].reach if one.parent else 1.0
-        assert one.reach == pytest.approx(above * acceptance.rate(one.kind, one.depth, one.rank))
-    assert {one.token: one.kind for one in everything if one.depth == 0} == {6: 1, 4: 1, 1: 0}
+        assert one.reach == pytest.approx(above * one.confidence)
+    assert dict(zip(paths, [one.reach for one in everything], strict=True)) == pytest.approx(expected)
+    assert len(everything) == len(expected) == 10  # 1 2 3, 4, 4 5 7, 4 8, 6 1 9: a path is one node
+    kept = offers(sources, acceptance, 100, lambda path: more.get(path, []), least=0.05)
+    assert kept == [one for one in everything if one.reach >= 0.05] != everything
+
+
+def test_priors_of_a_kind_go_on_beyond_the_last_depth() -> None:
+    acceptance = Acceptance(((0.5, 0.25), (0.75,)))
+    assert [acceptance.rate(0, depth, 0) for depth in range(6)] == [0.5, 0.25, 0.25, 0.25, 0.25, 0.25]
+    assert {acceptance.rate(1, depth, 0) for depth in range(6)} == {0.75}
+
+
+def test_continuations_are_the_scored_subtrees_with_what_the_target_says() -> None:
+    """Against the tree and the rule, node by node."""
+    rule = lambda text: (text[-1] * 7 + len(text)) % 11 + 1  # noqa: E731
+    run = Stepper(Ruled(rule), PTD(), [3, 5, 2, 8, 5, 2])
+    seen: list[Scored] = []
+    drafter = run.decoder.drafter
+    assert isinstance(drafter, PTD)
+    learn = drafter._learn
+    drafter._learn = lambda memory, scored: (seen.append(scored), learn(memory, scored))[1]  # type: ignore[method-assign]
+    nested = 0
+    for _ in range(12):
+        text = list(run.row.tokens)
+        tree = run.step()
+        expected: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+        for node in range(int(tree.counts[0])):
+            path = tree.tokens[0, tree.path(0, node)].tolist()
+            for cut in range(1, len(path) + 1):
+                below = expected.setdefault(tuple(path[1:cut]), set())
+                below |= {tuple(path[cut:]), (*path[cut:], rule(text + path[1:]))}
+        got: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+        for told, trie in seen[-1].continuations(range(1000, 1060)):  # not the text: where it ends is easy to see
+            node = tuple(told[told.index(1059) + 1 :])
+            got[node] = {()} | {path[:end] for path in _paths(trie) for end in range(1, len(path) + 1)}
+            assert list(trie)[-1] == rule([*text, *node])
+        assert got == expected
+        nested += sum(len(path) > 1 for paths in got.values() for path in paths)
+    assert nested > 20
+
+
+def _paths(trie: Trie) -> list[tuple[int, ...]]:
+    return [(token, *rest) for token, below in trie.items() for rest in (_paths(below) or [()])]
+
+
+def test_joined_entries_go_on_where_each_of_them_ends() -> None:
+    """A cycle seen once: every entry is one token long, and the candidates go round it."""
+    cycle = {0: 1, 1: 2, 2: 3, 3: 1}
+    run = Stepper(Ruled(lambda text: cycle[text[-1]]), PTD(text=False), [0])
+    for _ in range(4):
+        assert run.step().width == 1
+    assert run.row.pending == 1
+    chain_of = trie_of(run.step(), Role.CANDIDATE)
+    assert levels(chain_of) == size(chain_of) >= 4
+    assert chain_of == chain([2, 3, 1, 2, 3, 1, 2, 3, 1][: levels(chain_of)])
+    alone = Stepper(Ruled(lambda text: cycle[text[-1]]), PTD(text=False, joined=False), [0])
+    for _ in range(4):
+        alone.step()
+    assert trie_of(alone.step(), Role.CANDIDATE) == {2: {}}
 
 
 def test_acceptance_learns_from_the_committed_tokens() -> None:
-    acceptance = Acceptance((0.5,))
+    acceptance = Acceptance(((0.5,),))
     offered = [Offer(7, 0, 0, 0, 0, 0.5, 0.5), Offer(8, 0, 0, 0, 1, 0.2, 0.2), Offer(9, 2, 0, 1, 0, 0.5, 0.1)]
     before = [acceptance.rate(0, 0, 0), acceptance.rate(0, 0, 1), acceptance.rate(0, 1, 0)]
     right = acceptance.observe(offered, [8, 3])
@@ -321,8 +421,8 @@ def test_prompt_chains_stop_at_end_tokens_and_stay_in_the_prompt() -> None:
 def test_wrong_settings_are_refused_with_a_reason() -> None:
     with pytest.raises(InputError, match="seeds must be at least 1"):
         PTD(seeds=0)
-    with pytest.raises(InputError, match="context must be 1 or 2"):
-        PTD(context=3)
+    with pytest.raises(InputError, match="context must be 1 to 4"):
+        PTD(context=5)
 
 
 @pytest.mark.parametrize("preset", ["auto", "paper"])

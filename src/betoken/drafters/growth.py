@@ -98,6 +98,30 @@ class Scored:
             node = below
         return node
 
+    def continuations(self, above: Sequence[int]) -> list[tuple[list[int], Trie]]:
+        """For each node the last len(above) tokens up to it, and what follows there: its scored subtree with argmaxes.
+
+        `above`: the last tokens up to the pending one. End tokens are left out. The accepted path comes last, from its
+        end up to the pending token, and an argmax is the newest of its siblings: where a pool keeps an order, the text
+        itself has the last word.
+        """
+        count, ends = len(self.tokens), self.row.end_ids
+        below: list[Trie] = [{} for _ in range(count)]
+        parents = [0] * count
+        for (parent, _), node in self._index.items():  # last node first
+            parents[node] = parent
+            best = self.best[node]
+            if best not in ends:
+                below[node][best] = below[node].pop(best, {})
+            below[parent][self.tokens[node]] = below[node]
+        if self.best[0] not in ends:
+            below[0][self.best[0]] = below[0].pop(self.best[0], {})
+        texts = [list(above)]
+        for node in range(1, count):
+            texts.append([*texts[parents[node]], self.tokens[node]][-len(above) :])
+        order = [*range(count - 1, 0, -1), *reversed(self.path)]
+        return [(texts[node], below[node]) for node in order if below[node]]
+
 
 @dataclass
 class Memory:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from betoken.drafters.growth import Draft, Growing, Memory, Scored, prompt_chains
-from betoken.drafters.offers import Acceptance, offers, split
+from betoken.drafters.offers import Acceptance, Source, offers, split
 from betoken.drafters.pool import NgramPool, Trie, chain
 from betoken.errors import InputError
 from betoken.state import Row
@@ -67,7 +67,7 @@ class Lookahead(Growing[_Memory]):
         chains = prompt_chains(row, (1, 1), window + n - 3)
         guesses = [row.pending, *(chain[0] for chain in chains)]
         pool = self._shared if self.shared_pool else NgramPool(grams)
-        return _Memory(Acceptance((0.4,)), pool, [guesses])
+        return _Memory(Acceptance(((0.4,),)), pool, [guesses])
 
     def _grows(self, memory: _Memory) -> list[Trie]:
         return [chain(column) for column in zip(*memory.window, strict=True)]
@@ -77,7 +77,7 @@ class Lookahead(Growing[_Memory]):
         if self.from_text and memory.read < len(row.tokens):
             memory.pool.read(row.tokens, memory.read, n, row.end_ids)
             memory.read = len(row.tokens)
-        source = [(0, memory.pool.trie(row.pending))]
+        source = [Source(0, 0, memory.pool.trie(row.pending))]
         ranked = offers(source, memory.acceptance, min(limit - 1, grams * (n - 1)))
         price = memory.returns.price
         rows = len(memory.window)

@@ -7,13 +7,27 @@ and the tree carries them as confidences, so that a node policy reads the same s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from betoken.drafters.pool import Trie
 
 _RANKS, _DEPTHS = 8, 4
+
+
+class Source(NamedTuple):
+    """What is known to have followed a text."""
+
+    kind: int
+    """Even where probes grew it, odd where it was read from the text."""
+    depth: int
+    """Tokens of the text it is known to have followed, less one: 0 is what followed the last token somewhere."""
+    trie: Trie
+
+
+More = Callable[["tuple[int, ...]"], "list[Source]"]
+"""Tokens of a candidate and those above it, up to the pending token -> what else is known to follow them."""
 
 
 class Offer(NamedTuple):
@@ -25,7 +39,8 @@ class Offer(NamedTuple):
     kind: int
     """Which kind of source it is from: even where probes grew it, odd where it was read from the text."""
     depth: int
-    """0 under the pending token."""
+    """Of its source, and one more for each token from there on; where there are no longer keys and no joined sources
+    that is 0 under the pending token, and so on down the tree."""
     rank: int
     """Place among its siblings of the same kind; 0 is the newest."""
     confidence: float
@@ -40,19 +55,25 @@ class Acceptance:
     weight = 4.0
     """Observations that the prior counts for."""
 
-    def __init__(self, priors: Sequence[float]) -> None:
-        """`priors`: for each kind, how often a first candidate is right before anything was seen."""
+    def __init__(self, priors: Sequence[Sequence[float]]) -> None:
+        """`priors`: for each kind, by depth, how often a first candidate is right before anything was seen.
+
+        The last of a kind counts for all greater depths.
+        """
+        by_depth = [[own[min(depth, len(own) - 1)] for depth in range(_DEPTHS)] for own in priors]
         self._hits = [
-            [[self.weight * prior / (1 + rank) ** 1.5 for rank in range(_RANKS)] for _ in range(_DEPTHS)]
-            for prior in priors
+            [[self.weight * prior / (1 + rank) ** 1.5 for rank in range(_RANKS)] for prior in own] for own in by_depth
         ]
         self._tries = [[[self.weight] * _RANKS for _ in range(_DEPTHS)] for _ in priors]
+        self._rates = [[[hits / self.weight for hits in ranks] for ranks in own] for own in self._hits]
 
     def rate(self, kind: int, depth: int, rank: int) -> float:
         """Estimated probability that such a candidate is right, given that its parent is."""
-        depth, rank = min(depth, _DEPTHS - 1), min(rank, _RANKS - 1)
-        rate: float = self._hits[kind][depth][rank] / self._tries[kind][depth][rank]
-        return rate
+        return self.rates(kind, depth)[min(rank, _RANKS - 1)]
+
+    def rates(self, kind: int, depth: int) -> Sequence[float]:
+        """The same by rank; the last is that of all greater ranks."""
+        return self._rates[kind][min(depth, _DEPTHS - 1)]
 
     def observe(self, offers: Sequence[Offer], committed: Sequence[int]) -> list[Offer]:
         """Learn from the tokens that came; returns the offers that were right, from the pending token down."""
@@ -67,6 +88,8 @@ class Acceptance:
                     if offer.token == token:
                         self._hits[offer.kind][depth][rank] += 1.0
                         found = index
+                    hits, tries = self._hits[offer.kind][depth], self._tries[offer.kind][depth]
+                    self._rates[offer.kind][depth][rank] = hits[rank] / tries[rank]
             if not found:
                 break
             right.append(offers[found - 1])
@@ -94,35 +117,50 @@ class Returns:
         self._spent = self._spent * self.memory + spent
 
 
-def offers(sources: Sequence[tuple[int, Trie]], acceptance: Acceptance, limit: int) -> list[Offer]:
-    """The `limit` candidates most likely to be committed, of the union of the sources (kind, trie), best first.
+def offers(
+    sources: Sequence[Source], acceptance: Acceptance, limit: int, more: More | None = None, *, least: float = 0.0
+) -> list[Offer]:
+    """The `limit` candidates most likely to be committed, of the union of the sources, best first.
 
-    Where several sources know a token, the first of them gives its kind.
+    Where several sources know a token, the one that makes it likeliest speaks for it, the first of equals. Below a
+    candidate go on the sources that led to it, and those that `more` adds. A reach below `least` is not worth a node;
+    a source for which a token's reach is below that counts as not knowing the token.
     """
     out: list[Offer] = []
-    heap: list[tuple[float, int, Offer, list[tuple[int, Trie]]]] = []
+    heap: list[tuple[float, int, Offer, tuple[int, ...], list[Source]]] = []
     serial = 0
 
-    def expand(node: int, depth: int, reach: float, tries: Iterable[tuple[int, Trie]]) -> None:
+    def expand(node: int, path: tuple[int, ...], reach: float, known: Sequence[Source]) -> None:
         nonlocal serial
-        found: dict[int, tuple[int, int, list[tuple[int, Trie]]]] = {}
-        for kind, trie in tries:
+        best: dict[int, tuple[float, int, int, int]] = {}
+        below: dict[int, list[Source]] = {}
+        lowest = least / reach
+        for kind, depth, trie in known:
+            rates = acceptance.rates(kind, depth)
             for rank, token in enumerate(reversed(trie)):
-                found.setdefault(token, (kind, rank, []))[2].append((kind, trie[token]))
-        for token, (kind, rank, below) in found.items():
-            rate = acceptance.rate(kind, depth, rank)
+                rate = rates[rank if rank < _RANKS else -1]
+                if rate < lowest:
+                    if rank >= _RANKS:
+                        break
+                    continue
+                if token not in best or rate > best[token][0]:
+                    best[token] = rate, kind, depth, rank
+                onward = below.setdefault(token, [])
+                if trie[token]:
+                    onward.append(Source(kind, depth + 1, trie[token]))
+        for token, (rate, kind, depth, rank) in best.items():
             serial += 1
-            heappush(
-                heap,
-                (-reach * rate, serial, Offer(token, node, kind, depth, rank, rate, reach * rate), below),
-            )
+            offer = Offer(token, node, kind, depth, rank, rate, reach * rate)
+            heappush(heap, (-offer.reach, serial, offer, (*path, token), below[token]))
 
     if limit > 0:
-        expand(0, 0, 1.0, sources)
-    while heap and len(out) < limit:
-        _, _, offer, below = heappop(heap)
+        expand(0, (), 1.0, sources)
+    while heap:
+        _, _, offer, path, following = heappop(heap)
         out.append(offer)
-        expand(len(out), offer.depth + 1, offer.reach, below)
+        if len(out) == limit:
+            break
+        expand(len(out), path, offer.reach, following if more is None else [*following, *more(path)])
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 Trie: TypeAlias = "dict[int, Trie]"
@@ -74,15 +74,51 @@ class SubtreePool:
             count -= 1 + size(trie.pop(next(iter(trie))))
         self._sizes[key] = count
 
-    def read(self, text: Sequence[int], start: int, depth: int, context: int, end_ids: frozenset[int]) -> None:
-        """Take in what followed in `text` now that its tokens from `start` on are new.
+    def enter(self, key: Key) -> Trie:
+        """The trie of a key, to be written to; each node that is added there must be told to `added`."""
+        return self._tries.setdefault(key, {})
 
-        Every key of 1 to `context` tokens learns the up to `depth` tokens after it, up to the first end token.
-        """
-        for at in range(max(1, start - depth + 1), len(text)):
-            new = chain(_until_end(text[at : at + depth], end_ids))
-            for length in range(1, min(context, at) + 1):
-                self.merge(tuple(text[at - length : at]), new)
+    def added(self, key: Key) -> None:
+        """One node was added to the trie of a key."""
+        self._sizes[key] = self._sizes.get(key, 0) + 1
+        if self._sizes[key] > self.nodes:
+            trie = self._tries[key]
+            count = size(trie)  # anew, for a node may have been added to a branch that had gone
+            while count > self.nodes:
+                count -= 1 + size(trie.pop(next(iter(trie))))
+            self._sizes[key] = count
+
+
+class Reader:
+    """Reads a text into a pool: after every key of 1 to `context` tokens, the up to `depth` tokens that followed.
+
+    What was read last is the newest. A token costs depth x context steps, however long the text is.
+    """
+
+    def __init__(self, pool: SubtreePool, depth: int, context: int) -> None:
+        """Nothing was read."""
+        self.pool, self.depth, self.context = pool, depth, context
+        self.length = 0
+        """Tokens that were read."""
+        self._tail: Key = ()
+        self._open: list[tuple[int, Key, Trie]] = []
+        """Where the text goes on: how many more tokens, under which key, and the place in its trie."""
+
+    def read(self, tokens: Sequence[int], end_ids: frozenset[int]) -> None:
+        """The next tokens of the text. Nothing goes on beyond an end token, but what follows it has it in its keys."""
+        for token in tokens:
+            going_on = []
+            for left, key, trie in self._open if token not in end_ids else ():
+                below = trie.pop(token, None)
+                trie[token] = new = {} if below is None else below
+                if below is None:
+                    self.pool.added(key)
+                if left > 1:
+                    going_on.append((left - 1, key, new))
+            self._tail = (*self._tail, token)[-self.context :]
+            keys = [self._tail[at:] for at in range(len(self._tail))]
+            self._open = going_on + [(self.depth, key, self.pool.enter(key)) for key in keys]
+        self.length += len(tokens)
 
 
 class NgramPool:
@@ -126,12 +162,3 @@ class NgramPool:
             gram = text[at : at + n]
             if end_ids.isdisjoint(gram):
                 self.add(gram)
-
-
-def _until_end(tokens: Iterable[int], end_ids: frozenset[int]) -> list[int]:
-    out: list[int] = []
-    for token in tokens:
-        if token in end_ids:
-            break
-        out.append(token)
-    return out

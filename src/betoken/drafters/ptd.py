@@ -3,18 +3,22 @@
 Seeds form a chain under the pending token, each with a subtree. All of them ride the verification forward as probes:
 a node's argmax becomes its child, a tree that has grown deep enough is harvested into a pool keyed by the tokens
 before, and the pool's entry for the last committed token is the next candidate tree.
+
+That is the published rule, `preset=paper`. The default feeds the pool from every node in every step, reads the
+request's own text too, and joins what it knows of shorter and longer contexts (docs/design/0009-ptd.md).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple
 
 from betoken.drafters.growth import Draft, Growing, Memory, Scored, prompt_chains
-from betoken.drafters.offers import Acceptance, offers, split
-from betoken.drafters.pool import Key, SubtreePool, Trie, levels, size
+from betoken.drafters.offers import Acceptance, Source, offers, split
+from betoken.drafters.pool import Key, Reader, SubtreePool, Trie, levels, size
 from betoken.errors import InputError
 from betoken.state import Row
 from betoken.tree import RowTree
@@ -46,22 +50,31 @@ class _Preset(NamedTuple):
     candidates: int
     text: bool
     context: int
+    eager: bool
+    joined: bool
 
 
-_PRESETS = {"paper": _Preset(4, 4, 6, 60, 60, False, 1), "auto": _Preset(4, 2, 4, 60, 24, True, 2)}
+_PRESETS = {
+    "paper": _Preset(4, 4, 6, 60, 60, text=False, context=1, eager=False, joined=False),
+    "auto": _Preset(4, 2, 4, 60, 60, text=True, context=4, eager=True, joined=True),
+}
 _SHAPES = [Shape(*shape) for shape in ((4, 4, 6), (4, 2, 6), (4, 4, 4), (3, 2, 4), (2, 2, 4), (2, 1, 4), (1, 1, 4))]
-_PRIORS = (0.25, 0.3, 0.5, 0.65)
-"""By kind of candidate, 2 * (tokens of the key - 1) + (1 if read from the text, 0 if grown)."""
+_PRIORS = ((0.3, 0.4, 0.55, 0.65), (0.3, 0.5, 0.7, 0.85))
+"""Of what was grown and of what was read from the text, by tokens of context from 1 on."""
+_GROWN_CONTEXT = 2
+"""Most tokens of a key of what was grown: longer ones hardly ever come again."""
+_LEAST = 0.003
+"""Least chance of being committed that is worth a node, if entries are joined: they could go on for ever."""
+_COPY = 8
+"""Tokens that are remembered after each key of the text."""
 
 
 @dataclass
 class _Memory(Memory):
     pool: SubtreePool
-    text: SubtreePool
+    text: Reader
     seeds: list[tuple[int, Trie]]
     shape: Shape
-    read: int = 0
-    """Tokens of the row that the text pool has taken in."""
 
 
 @dataclass
@@ -69,13 +82,13 @@ class PTD(Growing[_Memory]):
     """Progressive tree drafting. A setting that is none is the preset's."""
 
     preset: Literal["auto", "paper"] = "auto"
-    """`paper`: the published rule and size. `auto`: a smaller tree, and a pool that also reads the request's text."""
+    """`paper`: the published rule and size. `auto`: a smaller tree, and more that feeds the pool."""
     seeds: int | None = None
     """Most seeds in the chain."""
     width: int | None = None
     """Most children of a growing node."""
     depth: int | None = None
-    """Levels of a seed's tree, the seed counted, at which it is harvested."""
+    """Levels of a seed's tree, the seed counted, at which it is harvested (unless `eager`) and then promoted."""
     pool_nodes: int | None = None
     """Most pool nodes under one key."""
     candidates: int | None = None
@@ -85,7 +98,11 @@ class PTD(Growing[_Memory]):
     text: bool | None = None
     """Whether the pool also reads the prompt and the committed tokens."""
     context: int | None = None
-    """Most tokens of a pool key."""
+    """Most tokens of a pool key, 1 to 4; of what was grown 2 at most."""
+    eager: bool | None = None
+    """Whether what follows every scored node, candidates included, enters the pool in the same step."""
+    joined: bool | None = None
+    """Whether below a candidate go on all pool entries of the tokens there, not only the one that led to it."""
     name = "ptd"
 
     def __post_init__(self) -> None:
@@ -94,10 +111,10 @@ class PTD(Growing[_Memory]):
         given = {key: getattr(self, key) for key in base._fields}
         own = base._replace(**{key: value for key, value in given.items() if value is not None})
         for key, value in own._asdict().items():
-            if value < (0 if key in ("text", "candidates") else 1):
+            if value < (1 if key in ("seeds", "width", "depth", "pool_nodes", "context") else 0):
                 raise InputError(f"ptd: {key} must be at least 1, not {value}")
-        if own.context > 2:
-            raise InputError(f"ptd: context must be 1 or 2, not {own.context}")
+        if own.context > 4:
+            raise InputError(f"ptd: context must be 1 to 4, not {own.context}")
         self._own, self._full = own, Shape(own.seeds, own.width, own.depth)
         fitting = [s for s in _SHAPES if all(a <= b for a, b in zip(s, self._full, strict=True))]
         self._shapes = [self._full, *fitting]
@@ -109,7 +126,8 @@ class PTD(Growing[_Memory]):
 
     def _remember(self, row: Row) -> _Memory:
         pool, text = self._shared if self.shared_pool else self._pools()
-        return _Memory(Acceptance(_PRIORS), pool, text, self._start_seeds(row), self._full)
+        reader = Reader(text, _COPY, self._own.context)
+        return _Memory(Acceptance(_PRIORS), pool, reader, self._start_seeds(row), self._full)
 
     def _start_seeds(self, row: Row) -> list[tuple[int, Trie]]:
         chains = prompt_chains(row, (1, 2), min(2, self._own.seeds), step=row.steps)
@@ -118,9 +136,21 @@ class PTD(Growing[_Memory]):
     def _grows(self, memory: _Memory) -> list[Trie]:
         return [{token: trie} for token, trie in memory.seeds]
 
-    def _keys(self, tokens: list[int]) -> list[Key]:
-        """Pool keys of what follows these tokens, the longest first."""
-        return [tuple(tokens[-length:]) for length in range(min(self._own.context, len(tokens)), 0, -1)]
+    def _keys(self, tokens: Sequence[int]) -> list[Key]:
+        """Keys of what was grown after these tokens, the longest first."""
+        most = min(self._own.context, _GROWN_CONTEXT, len(tokens))
+        return [tuple(tokens[-length:]) for length in range(most, 0, -1)]
+
+    def _known(self, memory: _Memory, tokens: Sequence[int]) -> list[Source]:
+        """All that is known to follow these tokens, the longest keys first."""
+        found = []
+        for length in range(min(self._own.context, len(tokens)), 0, -1):
+            key = tuple(tokens[-length:])
+            if trie := memory.text.pool.get(key):
+                found.append(Source(1, length - 1, trie))
+            if length <= _GROWN_CONTEXT and (trie := memory.pool.get(key)):
+                found.append(Source(0, length - 1, trie))
+        return found
 
     def _fit(self, nodes: int) -> Shape:
         """The largest shape of at most this many probes."""
@@ -130,14 +160,14 @@ class PTD(Growing[_Memory]):
         return Shape(1, 1, max(1, min(nodes, self._own.depth)))
 
     def _draft(self, memory: _Memory, row: Row, limit: int) -> RowTree:
-        if self._own.text and memory.read < len(row.tokens):
-            memory.text.read(row.tokens, memory.read, self._own.depth, self._own.context, row.end_ids)
-            memory.read = len(row.tokens)
-        sources = []
-        for key in self._keys(row.tokens[-2:]):
-            kind = 2 * len(key) - 2
-            sources += [(kind + 1, memory.text.get(key)), (kind, memory.pool.get(key))]
-        ranked = offers(sources, memory.acceptance, min(self._own.candidates, limit - 1))
+        own, tail = self._own, tuple(row.tokens[-self._own.context :])
+        if own.text:
+            memory.text.read(row.tokens[memory.text.length :], row.end_ids)
+        known, most = self._known(memory, tail), min(own.candidates, limit - 1)
+        if own.joined:
+            ranked = offers(known, memory.acceptance, most, lambda path: self._known(memory, tail + path), least=_LEAST)
+        else:
+            ranked = offers(known, memory.acceptance, most)
         price = memory.returns.price
         _, room = split(ranked, self._full.nodes, limit - 1, price)
         memory.shape = self._fit(room)
@@ -151,8 +181,13 @@ class PTD(Growing[_Memory]):
 
     def _learn(self, memory: _Memory, scored: Scored) -> None:
         before = scored.row.tokens[: -len(scored.committed)]
-        for key in self._keys(before[-2:]):
-            memory.pool.merge(key, _verified(memory.pool.get(key), 0, scored))
+        if self._own.eager:
+            for text, trie in scored.continuations(before[-_GROWN_CONTEXT:]):
+                for key in self._keys(text):
+                    memory.pool.merge(key, trie)
+        else:
+            for key in self._keys(before[-_GROWN_CONTEXT:]):
+                memory.pool.merge(key, _verified(memory.pool.get(key), 0, scored))
         self._tend(memory, scored, before[-1])
         if not memory.seeds:
             memory.seeds = self._start_seeds(scored.row)
@@ -168,7 +203,7 @@ class PTD(Growing[_Memory]):
             at = scored.find(node, token)
             if at is None:
                 break
-            if levels(trie) + 1 >= shape.depth:
+            if not self._own.eager and levels(trie) + 1 >= shape.depth:
                 self._harvest(memory.pool, scored, above, token, trie, at)
             if _grow(trie, at, scored, shape.width, left):
                 alive.append(seed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from betoken.drafters.growth import Draft, Growing, Memory, Scored, prompt_chains
-from betoken.drafters.offers import Acceptance, offers, split
+from betoken.drafters.offers import Acceptance, Source, offers, split
 from betoken.drafters.pool import NgramPool, Trie, chain
 from betoken.errors import InputError
 from betoken.state import Row
@@ -65,14 +65,14 @@ class SelfDraft(Growing[_Memory]):
     def _remember(self, row: Row) -> _Memory:
         chains = prompt_chains(row, (1, 2), self.branches - 1)
         pool = self._shared if self.shared_pool else self._pool()
-        return _Memory(Acceptance((0.4,)), pool, [[], *chains])
+        return _Memory(Acceptance(((0.4,),)), pool, [[], *chains])
 
     def _grows(self, memory: _Memory) -> list[Trie]:
         return [chain(branch) for branch in memory.branches if branch]
 
     def _draft(self, memory: _Memory, row: Row, limit: int) -> RowTree:
         most = min(limit - 1, self.grams * max(self.n - 1, 1))
-        ranked = offers([(0, memory.pool.trie(row.pending))], memory.acceptance, most)
+        ranked = offers([Source(0, 0, memory.pool.trie(row.pending))], memory.acceptance, most)
         price = memory.returns.price
         _, room = split(ranked, sum(map(len, memory.branches)), limit - 1, price)
         memory.sent = _fit(memory.branches, room, self.n - 1)

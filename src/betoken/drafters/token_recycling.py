@@ -53,7 +53,7 @@ class TokenRecycling(Growing[_Memory]):
             for token, after in zip(row.tokens, row.tokens[1:], strict=False):
                 known = [one for one in table.get(token, ()) if one != after]
                 table[token] = [after, *known][: self.successors]
-        return _Memory(Acceptance((0.4,)), table)
+        return _Memory(Acceptance(((0.4,),)), table)
 
     def _grows(self, memory: _Memory) -> list[Trie]:
         return []
