@@ -92,7 +92,9 @@ def show(found: Profile) -> None:
 
     console = Console()
     console.print(f"{found.model}, {found.dtype}, {found.device}, {found.threads} threads", highlight=False)
-    table = Table(title=_TITLE if any(point.products for point in found.points) else _TITLE.partition(",")[0])
+    told = _TITLE if any(point.products for point in found.points) else _TITLE.partition(",")[0]
+    console.print(told, highlight=False, soft_wrap=True)
+    table = Table()
     for column in ("n", *(f"batch {batch}\ncontext {context}" for batch, context in found.settings)):
         table.add_column(column, justify="right")
     for n in _node_counts(found):

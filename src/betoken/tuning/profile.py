@@ -38,8 +38,11 @@ class Point:
 
     @property
     def outside_share(self) -> float | None:
-        """Part of the pass that its matrix products do not take: attention, norms, quantisation, waiting, Python."""
-        return None if self.products is None else max(0.0, 1.0 - self.products / self.seconds)
+        """Part of the pass that its matrix products do not take: attention, norms, quantisation, waiting, Python.
+
+        Below 0 where the machine was busier while the products were timed: then measure again.
+        """
+        return None if self.products is None else 1.0 - self.products / self.seconds
 
 
 @dataclass(frozen=True)
