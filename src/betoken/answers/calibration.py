@@ -28,6 +28,15 @@ class JudgeCalibration:
     """Id of each question that was asked -> fingerprint of its text."""
 
 
+def is_judge_calibration(path: Path) -> bool:
+    """Whether a file says that it is one."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("kind") == KIND
+
+
 def read_judge_calibration(path: Path) -> JudgeCalibration:
     """The calibration in a file. Raises InputError if there is none, or a value that cannot be."""
     try:

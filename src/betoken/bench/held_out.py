@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from betoken.answers import calibration as judging
 from betoken.bench.subject import Method
 from betoken.bench.suites import Labelled, Question
 from betoken.errors import InputError
@@ -21,26 +22,33 @@ def leave_out(labelled: Iterable[Labelled], calibrations: Iterable[Path]) -> lis
     """The rows that none of these calibrations saw. Raises InputError for a file that is no calibration."""
     used: set[str] = set()
     for path in calibrations:
-        used.update(read_calibration(path).rows.values())
+        used.update(rows_of(path).values())
     return [one for one in labelled if fingerprint(one.question) not in used]
+
+
+def rows_of(path: Path) -> Mapping[str, str]:
+    """Id -> fingerprint of each row of a file of `betoken calibrate`. Raises InputError for any other file."""
+    if judging.is_judge_calibration(path):
+        return judging.read_judge_calibration(path).rows
+    return read_calibration(path).rows
 
 
 def check_held_out(methods: Iterable[Method], questions: Sequence[Question]) -> None:
     """Raises InputError if a method's verifier was calibrated on any of the questions."""
     for method in methods:
-        path = _config(method.verifier_settings)
-        if path is None:
-            continue
-        used = set(read_calibration(path).rows.values())
-        seen = [question.id for question in questions if fingerprint(question) in used]
-        if seen:
-            named = ", ".join(seen[:3]) + (", ..." if len(seen) > 3 else "")
-            raise InputError(
-                f"{len(seen)} of these rows ({named}) were used to calibrate {path}, so they cannot judge it: "
-                f"add --without {path}"
-            )
+        check_config(method.verifier_settings, questions)
 
 
-def _config(settings: Mapping[str, object]) -> Path | None:
+def check_config(settings: Mapping[str, object], questions: Sequence[Question]) -> None:
+    """Raises InputError if the `config` among settings comes from any of the questions."""
     config = settings.get("config")
-    return Path(str(config)) if config is not None else None
+    if config is None:
+        return
+    used = set(rows_of(Path(str(config))).values())
+    seen = [question.id for question in questions if fingerprint(question) in used]
+    if seen:
+        named = ", ".join(seen[:3]) + (", ..." if len(seen) > 3 else "")
+        raise InputError(
+            f"{len(seen)} of these rows ({named}) were used to calibrate {config}, so they cannot judge it: "
+            f"add --without {config}"
+        )

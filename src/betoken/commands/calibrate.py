@@ -1,4 +1,4 @@
-"""`betoken calibrate asd`."""
+"""`betoken calibrate`: asd here, parse in `judging`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from betoken.commands import judging
 from betoken.commands.evaluate import method_of
 from betoken.commands.progress import counting
 from betoken.errors import InputError
@@ -18,6 +19,7 @@ _app = typer.Typer(help="Choose settings from data.", no_args_is_help=True)
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.add_typer(_app, name="calibrate")
+    _app.command(name="parse", help=judging.HELP)(judging.parse)
 
 
 @_app.callback()

@@ -1,0 +1,230 @@
+"""How many answers of two models are right, how much of the drafts is kept, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from betoken.answers import check, stream_all
+from betoken.bench.evaluate import Progress, chosen, fingerprint_of
+from betoken.bench.held_out import check_config
+from betoken.bench.metrics import Interval, bootstrap, percentile, wilson
+from betoken.bench.pair import Pair, PairLoader, Scoring, as_they_end, prompt_of
+from betoken.bench.provenance import write_provenance
+from betoken.bench.results import Record, ResultFile
+from betoken.bench.subject import Method, ModelSpec
+from betoken.bench.suites import Labelled
+from betoken.bench.trial import digest
+from betoken.errors import InputError
+from betoken.settings import GenerationSettings
+
+STATS = (
+    "accepted_whole",
+    "kept_fraction",
+    "confidence",
+    "prefix_confidences",
+    "draft_tokens",
+    "kept_tokens",
+    "target_tokens",
+    "target_forwards",
+    "judge_forwards",
+    "judge_nodes",
+    "draft_s",
+    "judge_s",
+    "target_s",
+    "total_s",
+    "resumed",
+    "fallback",
+)
+"""Of an answer's statistics, those that a record keeps."""
+
+
+@dataclass(frozen=True)
+class AnswerEvalSettings:
+    """What is asked: the same settings continue a result file, others need another."""
+
+    model: ModelSpec
+    """With the draft model, if the way of answering needs one."""
+    answering: str
+    """A name of `answers.METHODS`."""
+    method: Method
+    """How both models write."""
+    suites: tuple[Path, ...]
+    answering_settings: Mapping[str, object] = field(default_factory=dict)
+    rows: int | None = None
+    """Questions of each suite, drawn; None asks all."""
+    max_new_tokens: int = 512
+    temperature: float = 0.0
+    seed: int = 0
+    """Of the draw, and of the rows: row i samples with seed + i."""
+    batch: int = 1
+    """Most questions that are answered together; their times are shared then."""
+    raw: bool = False
+    without: tuple[Path, ...] = ()
+    """Files of `betoken calibrate` whose rows are left out."""
+
+    def __post_init__(self) -> None:
+        self.method.check()
+        check(self.answering, self.answering_settings, has_draft=self.model.draft_model is not None)
+        GenerationSettings(max_new_tokens=self.max_new_tokens, temperature=self.temperature)
+        if self.batch < 1:
+            raise InputError(f"batch must be at least 1, not {self.batch}")
+        if len({path.stem for path in self.suites}) < len(self.suites) or not self.suites:
+            raise InputError("suites: name at least one, and none twice")
+
+    def questions(self) -> list[Labelled]:
+        """The rows of every suite. Raises InputError for a suite without a scorer, and for rows that chose settings."""
+        found = [one for path in self.suites for one in chosen(path, self.rows, self.seed, self.without)]
+        check_config(self.answering_settings, [one.question for one in found])
+        return found
+
+    def describe(self, labelled: Sequence[Labelled]) -> dict[str, Any]:
+        """The settings as JSON values, with a digest of the rows instead of where their files lie."""
+        told = asdict(self)
+        told["suites"] = [path.stem for path in self.suites]
+        told["without"] = len(self.without)
+        told["questions"] = len(labelled)
+        told["questions_sha256"] = fingerprint_of(labelled)
+        return told
+
+
+@dataclass(frozen=True)
+class AnswerReport:
+    """How a suite went."""
+
+    suite: str
+    answering: str
+    answers: int
+    correct: int
+    interval: Interval
+    """95% Wilson interval of the accuracy."""
+    unextracted: int
+    """Answers in which no answer was found."""
+    accepted_whole: float
+    """Share of drafts that are the answer."""
+    accepted_interval: Interval
+    accepted_wrong: int
+    """Answers that are wrong and were accepted whole."""
+    kept_fraction: float
+    """Mean share of a draft that is kept."""
+    kept_interval: Interval
+    """95% bootstrap interval."""
+    judge_nodes_per_token: float
+    """Tokens scored to judge, for each token of the answers."""
+    all_rejected: float | None
+    """Times the target alone, if every draft were rejected from its first token: (draft + judge + target) / target.
+    None where the target wrote nothing to time it by."""
+    latency_p50_s: float
+    latency_p95_s: float
+    tokens_per_s: float
+    """Tokens of all answers / seconds of all, prefills included."""
+    mean_tokens: float
+    fallbacks: int
+    """Answers that the target wrote alone because the calibration says so."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return self.correct / self.answers
+
+    def describe(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        told = asdict(self) | {"accuracy": self.accuracy}
+        return told | {name: list(told[name]) for name in ("interval", "accepted_interval", "kept_interval")}
+
+
+def run_answers(
+    settings: AnswerEvalSettings,
+    load: PairLoader,
+    out: Path,
+    progress: Progress = lambda done, total, what: None,
+) -> list[AnswerReport]:
+    """Answer what `out` does not hold yet, and report each suite over all its rows.
+
+    An interruption loses the answers under way, nothing else. Raises InputError for a result file of other settings,
+    and for what loader, models and methods refuse.
+    """
+    labelled = settings.questions()
+    told = settings.describe(labelled)
+    with ResultFile(out, told) as results:
+        done = {record["question"] for record in results.records}
+        left = [(index, one) for index, one in enumerate(labelled) if one.question.id not in done]
+        if left:
+            write_provenance(out, told)
+            progress(len(results.records), len(labelled), f"loading {settings.model.label}")
+            drafts = check(settings.answering, settings.answering_settings, has_draft=True)
+            model = settings.model if drafts else ModelSpec(**asdict(settings.model) | {"draft_model": None})
+            for record in records(load(model, settings.method), settings, left):
+                results.append(record)
+                progress(len(results.records), len(labelled), record["suite"])
+        return [summarise(path.stem, settings.answering, results.records) for path in settings.suites]
+
+
+def records(pair: Pair, settings: AnswerEvalSettings, numbered: Sequence[tuple[int, Labelled]]) -> Iterator[Record]:
+    """Scored answers as they end; `numbered`: rows with their index in the draw."""
+    prompts = [prompt_of(one, pair.target, raw=settings.raw) for _, one in numbered]
+    events = stream_all(
+        [prompt for prompt, _ in prompts],
+        method=settings.answering,
+        target=pair.target,
+        draft=pair.draft,
+        batch=settings.batch,
+        raw=any(raw for _, raw in prompts),
+        method_settings=settings.answering_settings,
+        settings=[
+            GenerationSettings(
+                max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=settings.seed + index
+            )
+            for index, _ in numbered
+        ],
+    )
+    with Scoring([one for _, one in numbered]) as scoring:
+        try:
+            for place, result in as_they_end(events):
+                stats = asdict(result.stats)
+                yield {
+                    **scoring.judged(numbered[place][1], result.text),
+                    "tokens": len(result.tokens),
+                    "sha256": digest(result.tokens),
+                    "finish_reason": result.finish_reason,
+                    **{name: stats[name] for name in STATS},
+                    "plan": None
+                    if result.stats.plan is None
+                    else [result.stats.plan.layout, result.stats.plan.passes, len(result.stats.plan.ends)],
+                }
+        finally:
+            events.close()
+
+
+def summarise(suite: str, answering: str, found: Sequence[Record]) -> AnswerReport:
+    """The report of one suite from its records."""
+    own = [record for record in found if record["suite"] == suite]
+
+    def total(name: str) -> float:
+        return float(sum(record[name] for record in own))
+
+    correct, accepted = int(total("correct")), int(total("accepted_whole"))
+    tokens, seconds, kept = total("tokens"), total("total_s"), [record["kept_fraction"] for record in own]
+    by_target = total("target_s") / total("target_tokens") if total("target_tokens") else None
+    return AnswerReport(
+        suite=suite,
+        answering=answering,
+        answers=len(own),
+        correct=correct,
+        interval=wilson(correct, len(own)),
+        unextracted=sum(record["extracted"] is None for record in own),
+        accepted_whole=accepted / len(own),
+        accepted_interval=wilson(accepted, len(own)),
+        accepted_wrong=sum(record["accepted_whole"] and not record["correct"] for record in own),
+        kept_fraction=sum(kept) / len(own),
+        kept_interval=bootstrap(kept, "mean"),
+        judge_nodes_per_token=total("judge_nodes") / max(tokens, 1.0),
+        all_rejected=1.0 + (total("draft_s") + total("judge_s")) / (tokens * by_target) if by_target else None,
+        latency_p50_s=percentile([record["total_s"] for record in own], 50),
+        latency_p95_s=percentile([record["total_s"] for record in own], 95),
+        tokens_per_s=tokens / seconds if seconds else 0.0,
+        mean_tokens=tokens / len(own),
+        fallbacks=sum(record["fallback"] is not None for record in own),
+    )

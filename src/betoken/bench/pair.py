@@ -1,0 +1,80 @@
+"""Two loaded models that answer together, and their scored answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from betoken.answers.method import AnswerResult
+from betoken.answers.together import Together
+from betoken.bench.scorers import SCORERS, Scorer
+from betoken.bench.subject import Method, ModelSpec
+from betoken.bench.suites import Labelled
+from betoken.engine import Engine, Prompt
+
+
+class Pair(NamedTuple):
+    """Who judges and who drafts."""
+
+    target: Engine
+    draft: Engine | None
+
+
+PairLoader = Callable[[ModelSpec, Method], Pair]
+"""Loads both models, each with the method's drafter; the verifier is the target's. Raises InputError if it cannot."""
+
+
+def load_pair(spec: ModelSpec, method: Method) -> Pair:
+    """The `PairLoader` for real models; without a draft model in `spec` none is loaded."""
+    from betoken.engine import load
+
+    def opened(name: str, verifier: str, verifier_settings: Mapping[str, object]) -> Engine:
+        return load(
+            name,
+            drafter=method.drafter,
+            drafter_settings=method.settings,
+            verifier=verifier,
+            verifier_settings=verifier_settings,
+            dtype=spec.dtype,
+            device=spec.device,
+            threads=spec.threads,
+            nodes=method.nodes if isinstance(method.nodes, int) else "auto",
+        )
+
+    draft = None if spec.draft_model is None else opened(spec.draft_model, "replay", {})
+    return Pair(opened(spec.model, method.verifier, method.verifier_settings), draft)
+
+
+def prompt_of(one: Labelled, engine: Engine, *, raw: bool) -> tuple[Prompt, bool]:
+    """How a question is put: chat messages, or plain text (`raw`, or a model without a template), and which."""
+    if raw or not engine.tokenizer.has_chat_template:
+        return one.question.raw, True
+    return [dict(message) for message in one.question.messages], False
+
+
+def as_they_end(events: Together) -> Iterator[tuple[int, AnswerResult]]:
+    """Results with the places of their questions, each once."""
+    told: set[int] = set()
+    for _ in events:
+        for place in events.finished.keys() - told:
+            told.add(place)
+            yield place, events.finished[place]
+    for place in sorted(events.finished.keys() - told):
+        yield place, events.finished[place]
+
+
+class Scoring(ExitStack):
+    """The scorers of some rows; use it in a `with` block."""
+
+    def __init__(self, labelled: Sequence[Labelled]) -> None:
+        super().__init__()
+        self._scorers: dict[str, Scorer] = {
+            name: self.enter_context(closing(SCORERS[name]())) for name in {one.format for one in labelled}
+        }
+
+    def judged(self, one: Labelled, text: str) -> dict[str, Any]:
+        """The fields of a record that say what was answered and whether it is right."""
+        score = self._scorers[one.format].score(one.row, text)
+        return {"question": one.question.id, "suite": one.question.suite, "text": text, **asdict(score)}
