@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from itertools import islice
 from typing import NamedTuple
 
 from betoken.drafters.pool import Trie
@@ -25,6 +26,9 @@ class Source(NamedTuple):
     """Tokens of the text it is known to have followed, less one: 0 is what followed the last token somewhere."""
     trie: Trie
 
+
+_Found = tuple[float, int, int, int, int]
+"""A token that may follow, as its best source has it: rate, token, kind, depth, rank."""
 
 More = Callable[["tuple[int, ...]"], "list[Source]"]
 """Tokens of a candidate and those above it, up to the pending token -> what else is known to follow them."""
@@ -123,44 +127,44 @@ def offers(
     """The `limit` candidates most likely to be committed, of the union of the sources, best first.
 
     Where several sources know a token, the one that makes it likeliest speaks for it, the first of equals. Below a
-    candidate go on the sources that led to it, and those that `more` adds. A reach below `least` is not worth a node;
-    a source for which a token's reach is below that counts as not knowing the token.
+    candidate go on the sources that led to it, and those that `more` adds. With `least`, a reach below it is not worth
+    a node, a source for which a token's reach is below it counts as not knowing the token, and of each source only the
+    newest tokens are looked at, as many as have rates of their own.
     """
     out: list[Offer] = []
-    heap: list[tuple[float, int, Offer, tuple[int, ...], list[Source]]] = []
-    serial = 0
+    heap: list[tuple[float, int, int, tuple[int, ...], _Found, list[Source]]] = []
+    serial, newest = 0, _RANKS if least > 0.0 else None
 
     def expand(node: int, path: tuple[int, ...], reach: float, known: Sequence[Source]) -> None:
         nonlocal serial
-        best: dict[int, tuple[float, int, int, int]] = {}
+        best: dict[int, _Found] = {}
         below: dict[int, list[Source]] = {}
         lowest = least / reach
         for kind, depth, trie in known:
             rates = acceptance.rates(kind, depth)
-            for rank, token in enumerate(reversed(trie)):
+            for rank, token in enumerate(islice(reversed(trie), newest)):
                 rate = rates[rank if rank < _RANKS else -1]
                 if rate < lowest:
-                    if rank >= _RANKS:
-                        break
                     continue
-                if token not in best or rate > best[token][0]:
-                    best[token] = rate, kind, depth, rank
-                onward = below.setdefault(token, [])
+                if token not in best:
+                    best[token], below[token] = (rate, token, kind, depth, rank), []
+                elif rate > best[token][0]:
+                    best[token] = rate, token, kind, depth, rank
                 if trie[token]:
-                    onward.append(Source(kind, depth + 1, trie[token]))
-        for token, (rate, kind, depth, rank) in best.items():
+                    below[token].append(Source(kind, depth + 1, trie[token]))
+        for token, found in best.items():
             serial += 1
-            offer = Offer(token, node, kind, depth, rank, rate, reach * rate)
-            heappush(heap, (-offer.reach, serial, offer, (*path, token), below[token]))
+            heappush(heap, (-reach * found[0], serial, node, path, found, below[token]))
 
     if limit > 0:
         expand(0, (), 1.0, sources)
     while heap:
-        _, _, offer, path, following = heappop(heap)
-        out.append(offer)
+        minus, _, parent, path, (rate, token, kind, depth, rank), known = heappop(heap)
+        out.append(Offer(token, parent, kind, depth, rank, rate, -minus))
         if len(out) == limit:
             break
-        expand(len(out), path, offer.reach, following if more is None else [*following, *more(path)])
+        path = (*path, token)
+        expand(len(out), path, -minus, known if more is None else [*known, *more(path)])
     return out
 
 

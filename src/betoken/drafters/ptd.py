@@ -144,12 +144,13 @@ class PTD(Growing[_Memory]):
     def _known(self, memory: _Memory, tokens: Sequence[int]) -> list[Source]:
         """All that is known to follow these tokens, the longest keys first."""
         found = []
-        for length in range(min(self._own.context, len(tokens)), 0, -1):
-            key = tuple(tokens[-length:])
+        last = tuple(tokens[-self._own.context :])
+        for start in range(len(last)):
+            key, depth = last[start:], len(last) - start - 1
             if trie := memory.text.pool.get(key):
-                found.append(Source(1, length - 1, trie))
-            if length <= _GROWN_CONTEXT and (trie := memory.pool.get(key)):
-                found.append(Source(0, length - 1, trie))
+                found.append(Source(1, depth, trie))
+            if depth < _GROWN_CONTEXT and (trie := memory.pool.get(key)):
+                found.append(Source(0, depth, trie))
         return found
 
     def _fit(self, nodes: int) -> Shape:
