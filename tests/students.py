@@ -127,5 +127,3 @@ def branch_logits(base: Any, student: Saved, text: Sequence[int], inputs: Sequen
             use_cache=True,
         )
     return out.logits[0]
-
-

@@ -14,9 +14,10 @@ from betoken.answer import Answer
 from betoken.decode import Decoder, Prefix, Request
 from betoken.drafters import DRAFTERS, Drafter
 from betoken.drafters.draft_model import check_vocabularies
+from betoken.drafters.ptp import PTP
 from betoken.errors import BetokenError, InputError
 from betoken.models.files import Progress, SilentProgress
-from betoken.models.load import Loaded, load_target
+from betoken.models.load import Backend, Loaded, load_target
 from betoken.models.store import cache_root, resolve
 from betoken.models.target import Target
 from betoken.models.tokenizer import Message, Tokenizer
@@ -28,6 +29,7 @@ from betoken.tuning.cost import CostModel
 from betoken.tuning.cost import load as load_cost
 from betoken.tuning.nodes import FixedNodes, NodePolicy
 from betoken.verifiers import VERIFIERS, Verifier
+from betoken.verifiers.replay import Replay
 
 if TYPE_CHECKING:
     from betoken.answers import AnswerResult, AnswerStream
@@ -302,15 +304,23 @@ def load(
     drafting: Drafter = create("drafter", DRAFTERS, chosen, drafter_settings or {})
     verifying: Verifier = create("verifier", VERIFIERS, verifier or "replay", verifier_settings or {})
     _check_choices(chosen, draft_model, nodes)
+    check_coupling(drafting, verifying)
     place = Path(cache_dir) if cache_dir is not None else None
 
-    def fetch(name: str) -> Loaded:
+    def fetch(name: str, backend: Backend = "auto") -> Loaded:
         resolve(name, place, progress or SilentProgress())
         return load_target(
-            name, dtype=dtype, device=device, threads=threads, cache_dir=place, trust_remote_code=trust_remote_code
+            name,
+            dtype=dtype,
+            device=device,
+            threads=threads,
+            cache_dir=place,
+            trust_remote_code=trust_remote_code,
+            backend=backend,
         )
 
-    loaded = fetch(model)
+    # Students run in the torch decoder only; without a dtype, int8 is what the user has to be told about.
+    loaded = fetch(model, "torch" if isinstance(drafting, PTP) and dtype not in (None, "int8") else "auto")
     draft = fetch(draft_model) if draft_model is not None else None
     if draft is not None:
         check_vocabularies(loaded.tokenizer, draft.tokenizer)
@@ -320,6 +330,12 @@ def load(
     most = 1 if chosen == "none" else nodes
     policy: NodePolicy = AutoNodes(measure()) if most == "auto" else FixedNodes(most)
     return Engine(loaded.target, loaded.tokenizer, drafting, verifying, policy, threads=cores, measure=measure)
+
+
+def check_coupling(drafter: Drafter, verifier: Verifier) -> None:
+    """Raises InputError for a verifier whose random numbers the drafter's student was not trained to read."""
+    if isinstance(drafter, PTP) and isinstance(verifier, Replay) and verifier.rule == "gumbel":
+        raise InputError("drafter ptp reads the numbers of the inverse CDF: leave verifier.rule=gumbel out")
 
 
 def _check_choices(drafter: str, draft_model: str | None, nodes: object) -> None:

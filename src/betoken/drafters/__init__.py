@@ -6,6 +6,7 @@ from betoken.drafters.lookahead import Lookahead
 from betoken.drafters.plain import Plain
 from betoken.drafters.prompt_lookup import PromptLookup
 from betoken.drafters.ptd import PTD
+from betoken.drafters.ptp import PTP
 from betoken.drafters.self_draft import SelfDraft
 from betoken.drafters.suffix import Suffix
 from betoken.drafters.token_recycling import TokenRecycling
@@ -16,6 +17,7 @@ DRAFTERS: dict[str, type] = {
     "none": Plain,
     "prompt-lookup": PromptLookup,
     "ptd": PTD,
+    "ptp": PTP,
     "self-draft": SelfDraft,
     "suffix": Suffix,
     "token-recycling": TokenRecycling,

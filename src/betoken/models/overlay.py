@@ -185,4 +185,4 @@ def _joined(
             ups.append(adapter.up * adapter.scale)
     if not downs:
         return None
-    return LowRank(place(torch.cat(downs)), place(torch.block_diag(*ups)))
+    return LowRank(place(torch.cat(downs)), place(torch.block_diag(*ups)))  # type: ignore[no-untyped-call]

@@ -1,0 +1,76 @@
+"""`--drafter ptp` from the outside: the Python call and the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import betoken
+import students
+import tiny_models
+from betoken.errors import InputError
+from betoken.models.native.isa import isa
+from betoken.models.tokenizer import byte_characters
+from cli_home import betoken as run
+from cli_home import make_home, refused
+
+LAW = {"temperature": 0.9, "top_k": 40}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model `tiny` and its student `student`."""
+    folder = tmp_path_factory.mktemp("home")
+    tiny_models.random_model(tiny_models.FAMILIES["llama"](), 0).save_pretrained(folder / "tiny")
+    core = Tokenizer(models.BPE({character: n for n, character in enumerate(byte_characters().values())}, []))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.save(str(folder / "tiny" / "tokenizer.json"))
+    students.save(folder / "student")
+    return folder
+
+
+def test_load_gives_the_tokens_of_plain_decoding(home: Path) -> None:
+    answers = []
+    for drafter, settings in (("none", {}), ("ptp", {"student": str(home / "student")})):
+        engine = betoken.load(
+            str(home / "tiny"), drafter=drafter, drafter_settings=settings, dtype="float32", nodes=12, threads=1
+        )
+        answers.append(engine.generate(["ab", "fox"], raw=True, max_new_tokens=20, ignore_eos=True, seed=5, **LAW))  # type: ignore[arg-type]
+    assert [one.tokens for one in answers[1]] == [one.tokens for one in answers[0]]
+    assert answers[1][0].stats.drafter == "ptp"
+    assert answers[1][0].stats.nodes_per_forward > 6
+
+
+@pytest.mark.skipif(isa() == "none", reason="without kernels float32 is the default")
+def test_int8_is_refused_with_the_dtype_to_take(home: Path, tmp_path: Path) -> None:
+    told = {"student": str(home / "student")}
+    with pytest.raises(InputError, match="--dtype float32"):
+        betoken.load(str(make_home(tmp_path) / "tiny"), drafter="ptp", drafter_settings=told, cache_dir=tmp_path)
+
+
+def test_gumbel_is_refused(home: Path) -> None:
+    with pytest.raises(InputError, match=r"leave verifier\.rule=gumbel out"):
+        betoken.load(
+            str(home / "tiny"),
+            drafter="ptp",
+            drafter_settings={"student": str(home / "student")},
+            verifier_settings={"rule": "gumbel"},
+        )
+
+
+def test_the_command_line(home: Path) -> None:
+    call = ["generate", "--model", "tiny", "--dtype", "float32", "--threads", "1", "--raw", "--prompt", "ab", "--json"]
+    call += ["--drafter", "ptp", "--max-new-tokens", "8"]
+    told = json.loads(run(home, *call, "--nodes", "10", "--set", "drafter.student=student").stdout)
+    assert told["stats"]["drafter"] == "ptp"
+    assert len(told["tokens"]) == told["stats"]["committed"]
+    refused(run(home, *call), "drafter ptp needs a student: --set drafter.student=FOLDER")
+    refused(run(home, *call, "--set", "drafter.student=nowhere"), "no ptp.json")
+    listed = json.loads(run(home, "drafters", "--json").stdout)
+    [ptp] = [one for one in listed if one["name"] == "ptp"]
+    assert {one["name"] for one in ptp["settings"]} == {"student", "mode", "length"}
+    assert all(one["about"] for one in ptp["settings"])
