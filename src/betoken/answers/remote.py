@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
+from typing import NamedTuple
 
 from betoken.answers.alone import DraftAlone, TargetAlone
 from betoken.answers.boundaries import boundaries
@@ -23,7 +24,6 @@ from betoken.answers.plan import UNKNOWN_MOST, UNKNOWN_PASSES, Plan
 from betoken.engine import Engine
 from betoken.errors import InputError
 from betoken.models.chat_template import ChatTemplate
-from betoken.models.tokenizer import Tokenizer
 from betoken.remote import RemoteModel
 from betoken.remote.model import Asked
 from betoken.remote.parallel import side_by_side
@@ -109,6 +109,13 @@ def _kept(method: Cascade, desk: RemoteDesk, draft: Draft) -> int:
     return method.longest(ends, found) if isinstance(method, Parse) else 0
 
 
+class Verdicts(NamedTuple):
+    """Texts of tokens, without the white space around them."""
+
+    correct: set[str]
+    incorrect: set[str]
+
+
 @dataclass
 class RemoteDesk:
     """Writes parts of one answer and counts what they cost."""
@@ -168,7 +175,8 @@ class RemoteDesk:
         self.judge_forwards += len(found)
         self.judge_nodes += sum(_read(counts) for _, counts in found)
         self.judge_s += perf_counter() - began
-        return [judge.confidence(log_odds(one, judge, target.tokenizer)) for one, _ in found]
+        known = verdicts(target, judge)
+        return [judge.confidence(log_odds(one, judge, known)) for one, _ in found]
 
     def _asked(self, judge: Judge, text: str) -> Asked:
         question = self.question
@@ -245,23 +253,32 @@ class RemoteDesk:
         )
 
 
-def log_odds(found: Mapping[str, float], judge: Judge, tokenizer: Tokenizer | None) -> float:
+def verdicts(target: RemoteModel, judge: Judge) -> Verdicts | None:
+    """Texts of the tokens that begin either verdict, by a tokenizer here or the server's word; None: nobody knows."""
+    if target.tokenizer is not None:
+        tokens = VerdictTokens.of(target.tokenizer, judge.correct, judge.incorrect)
+        texts = [
+            {target.tokenizer.token_bytes(one).decode("utf-8", "replace").strip() for one in side}
+            for side in (tokens.correct, tokens.incorrect)
+        ]
+        return Verdicts(*texts)
+    if not target.tokenizes:
+        return None
+    good, bad = target.first_tokens(judge.correct), target.first_tokens(judge.incorrect)
+    return Verdicts(good - bad, bad - good)
+
+
+def log_odds(found: Mapping[str, float], judge: Judge, known: Verdicts | None) -> float:
     """log P(Correct) - log P(Incorrect) from the alternatives that a server gives, minus infinity without a verdict.
 
     A verdict that is not among them has at most the probability of the least one and of what all leave over; that
-    much is taken. Without a tokenizer a word's first token is the longest beginning of it that is there.
+    much is taken. Where nobody knows the tokens, all beginnings of a word count, single letters aside.
     """
     words = {token: token.strip() for token in found}
-    if tokenizer is not None:
-        tokens = VerdictTokens.of(tokenizer, judge.correct, judge.incorrect)
-        good, bad = (
-            {tokenizer.token_bytes(one).decode("utf-8", "replace").strip() for one in side}
-            for side in (tokens.correct, tokens.incorrect)
-        )
-    else:
-        good, bad = _heads(words.values(), judge.correct), _heads(words.values(), judge.incorrect)
-        good, bad = good - bad, bad - good
-    masses = [_mass(found[token] for token, word in words.items() if word in side) for side in (good, bad)]
+    if known is None:
+        good, bad = _beginnings(words.values(), judge.correct), _beginnings(words.values(), judge.incorrect)
+        known = Verdicts(good - bad, bad - good)
+    masses = [_mass(found[token] for token, word in words.items() if word in side) for side in known]
     if masses == [-math.inf, -math.inf]:
         return -math.inf
     left = 1.0 - math.fsum(map(math.exp, found.values()))
@@ -270,13 +287,9 @@ def log_odds(found: Mapping[str, float], judge: Judge, tokenizer: Tokenizer | No
     return yes - no
 
 
-def _heads(words: Iterable[str], word: str) -> set[str]:
-    """Of the words that begin `word`, whatever their case, the longest; single letters say too little."""
-    begin = [
-        one for one in words if len(one) >= min(2, len(word)) and word.strip().casefold().startswith(one.casefold())
-    ]
-    longest = max(map(len, begin), default=0)
-    return {one for one in begin if len(one) == longest}
+def _beginnings(words: Iterable[str], word: str) -> set[str]:
+    whole = word.strip().casefold()
+    return {one for one in words if len(one) >= min(2, len(whole)) and whole.startswith(one.casefold())}
 
 
 def _mass(logprobs: Iterable[float]) -> float:

@@ -37,7 +37,7 @@ writes the rest.
   betoken answer --method cascade --set answer.threshold=0.8 --model qwen2.5-coder-1.5b \
 --draft-model qwen2.5-coder-0.5b --json -
 
-Either model may be a server's: http://HOST:PORT/v1 of any that speaks OpenAI's API, #NAME behind it if it has several. \
+Either model may be a server's: http://HOST:PORT/v1 of any that speaks OpenAI's API, #NAME behind it if it has more. \
 The answer goes to standard output; in a terminal the draft appears before it on standard error. Unlike generate, this
 does not write what --model alone would have written."""
 

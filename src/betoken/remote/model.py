@@ -139,6 +139,24 @@ class RemoteModel:
             raise self.endpoint.fault("reports no log-probabilities, which a judge needs")
         return found, usage(reply)
 
+    @property
+    def tokenizes(self) -> bool:
+        """Whether the server tells how it cuts words into tokens."""
+        return self.owner == LLAMA_CPP
+
+    def first_tokens(self, word: str) -> set[str]:
+        """Texts of the tokens that may begin a word, after nothing, a space or a line break, in every case."""
+        found = set()
+        for spelled in {word, word.lower(), word.upper()}:
+            for ahead in ("", " ", "\n"):
+                reply = self.endpoint.post("/tokenize", {"content": ahead + spelled, "with_pieces": True}, root=True)
+                tokens = reply.get("tokens")
+                pieces = (
+                    [one.get("piece") for one in tokens if isinstance(one, dict)] if isinstance(tokens, list) else []
+                )
+                found.update([one.strip() for one in pieces if isinstance(one, str) and one.strip()][:1])
+        return found
+
     def close(self) -> None:
         """Give the connections back."""
         self.endpoint.close()
