@@ -29,6 +29,7 @@ COMMANDS = (
     "betoken.commands.evaluate",
     "betoken.commands.audit",
     "betoken.commands.calibrate",
+    "betoken.commands.train",
     "betoken.commands.profile",
     "betoken.commands.inspect",
 )

@@ -87,19 +87,19 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def disk_errors(place: Path) -> Iterator[None]:
-    """Turn a full disk or a folder that may not be written into one clear line."""
+def disk_errors(place: Path, option: str = "--cache-dir") -> Iterator[None]:
+    """Turn a full disk or a folder that may not be written into one clear line. `option`: what chooses the place."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             raise InputError(
-                f"{place}: the disk is full; free some space or choose another place with --cache-dir"
+                f"{place}: the disk is full; free some space or choose another place with {option}"
             ) from error
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            raise InputError(f"{place}: may not be written; choose another place with --cache-dir") from error
+            raise InputError(f"{place}: may not be written; choose another place with {option}") from error
         if isinstance(error, NotADirectoryError | FileExistsError):
-            raise InputError(f"{place}: is not a folder; choose another place with --cache-dir") from error
+            raise InputError(f"{place}: is not a folder; choose another place with {option}") from error
         raise
 
 

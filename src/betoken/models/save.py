@@ -14,6 +14,7 @@ from betoken.models.config import DecoderConfig
 from betoken.models.tokenizer import Tokenizer
 
 _NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_NAMES |= {torch.int64: "I64", torch.int32: "I32"}
 
 
 def write_model(
@@ -54,14 +55,16 @@ def write_safetensors(
     dtypes: Mapping[str, torch.dtype],
     get: Callable[[str], torch.Tensor],
     advance: Callable[[int], None] = lambda written: None,
+    *,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """A safetensors file written while its tensors are made: only one of them is in memory at a time.
 
     The format: 8 bytes with the length of the header, the header (JSON: dtype, shape and place of each tensor),
     the tensors without gaps. Wide dtypes come first so that each tensor is aligned to its own.
-    `advance` is told the bytes of each tensor after it was written.
+    `advance` is told the bytes of each tensor after it was written. `metadata`: texts to keep in the header.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     order = sorted(shapes, key=lambda name: -dtypes[name].itemsize)
     at = 0
     for name in order:

@@ -38,7 +38,8 @@ EMBEDDING = "u_embedding.safetensors"
 FORMAT = 1
 _BITS, _DIGITS = 32, 24
 _FEATURES = {"bits": _BITS, "digits": _DIGITS, "interpolated": 3}
-_LAW = ("temperature", "top_k", "top_p", "min_p")
+LAW = ("temperature", "top_k", "top_p", "min_p")
+"""The settings of a law that a student is trained for."""
 _BASE = ("hidden_size", "num_layers", "vocab_size", "num_heads", "intermediate_size")
 
 
@@ -108,8 +109,7 @@ class StudentCard:
     def save(self, folder: Path) -> None:
         """Write `ptp.json`."""
         content: dict[str, Any] = {"format": FORMAT, **{item.name: getattr(self, item.name) for item in fields(self)}}
-        content["law"] = {name: getattr(self.law, name) for name in _LAW}
-        content["base_config"] = dict(self.base_config)
+        content |= {"law": law_numbers(self.law), "base_config": dict(self.base_config)}
         (folder / CARD).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -171,6 +171,11 @@ def sizes_of(config: DecoderConfig) -> dict[str, int]:
     return {name: int(getattr(config, name)) for name in _BASE}
 
 
+def law_numbers(law: SamplingSettings) -> dict[str, float]:
+    """The settings of a law that a student is trained for, as JSON."""
+    return {name: getattr(law, name) for name in LAW}
+
+
 def read_student(folder: Path) -> Student:
     """Read a student folder. Raises InputError, in one line, for anything in it that is missing or does not fit."""
     card = StudentCard.load(folder)
@@ -194,7 +199,7 @@ def _check(path: Path, content: Mapping[str, Any]) -> None:
         raise InputError(f"{path}: window must be a whole number above 0, not {content['window']!r}")
     if not isinstance(content["base"], str):
         raise InputError(f"{path}: base must be a text")
-    for name, keys in (("law", _LAW), ("base_config", _BASE)):
+    for name, keys in (("law", LAW), ("base_config", _BASE)):
         found = content[name]
         if not isinstance(found, dict) or set(found) != set(keys):
             raise InputError(f"{path}: {name} must have exactly {', '.join(keys)}")
