@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 Trie: TypeAlias = "dict[int, Trie]"
@@ -89,6 +91,14 @@ class SubtreePool:
             self._sizes[key] = count
 
 
+@dataclass(slots=True)
+class _Place:
+    """Where a text that is being read stands in the trie of a key."""
+
+    key: Key
+    trie: Trie
+
+
 class Reader:
     """Reads a text into a pool: after every key of 1 to `context` tokens, the up to `depth` tokens that followed.
 
@@ -97,27 +107,28 @@ class Reader:
 
     def __init__(self, pool: SubtreePool, depth: int, context: int) -> None:
         """Nothing was read."""
-        self.pool, self.depth, self.context = pool, depth, context
+        self.pool, self.context = pool, context
         self.length = 0
         """Tokens that were read."""
         self._tail: Key = ()
-        self._open: list[tuple[int, Key, Trie]] = []
-        """Where the text goes on: how many more tokens, under which key, and the place in its trie."""
+        self._open: deque[list[_Place]] = deque(maxlen=depth)
+        """The places of the keys that ended at each of the last tokens."""
 
     def read(self, tokens: Sequence[int], end_ids: frozenset[int]) -> None:
         """The next tokens of the text. Nothing goes on beyond an end token, but what follows it has it in its keys."""
         for token in tokens:
-            going_on = []
-            for left, key, trie in self._open if token not in end_ids else ():
-                below = trie.pop(token, None)
-                trie[token] = new = {} if below is None else below
-                if below is None:
-                    self.pool.added(key)
-                if left > 1:
-                    going_on.append((left - 1, key, new))
+            if token in end_ids:
+                self._open.clear()
+            for places in self._open:
+                for place in places:
+                    known = place.trie.pop(token, None)
+                    below = place.trie[token] = {} if known is None else known
+                    if known is None:
+                        self.pool.added(place.key)
+                    place.trie = below
             self._tail = (*self._tail, token)[-self.context :]
             keys = [self._tail[at:] for at in range(len(self._tail))]
-            self._open = going_on + [(self.depth, key, self.pool.enter(key)) for key in keys]
+            self._open.append([_Place(key, self.pool.enter(key)) for key in keys])
         self.length += len(tokens)
 
 
