@@ -129,6 +129,54 @@ def test_near_the_best_fixed_limit(machine: str, text: Callable[[int, int], Text
     assert ours <= best / 0.93
 
 
+def small(nodes: int) -> float:
+    """t(n) of SmolLM2-135M in int8 on two cores, in ms."""
+    return float(np.interp(nodes, [1, 4, 8, 16, 32, 64], [5.5, 5.9, 6.9, 12.0, 20.0, 38.0]))
+
+
+def large(nodes: int) -> float:
+    """t(n) of a target of 50 ms whose draft model takes 30 ms a token."""
+    return float(np.interp(nodes, [1, 4, 8, 16, 32, 64], [50.0, 51.5, 53.5, 80.0, 150.0, 300.0]))
+
+
+REAL = {
+    "suffix": Machine(small, DraftCost(ask=0.1, always=0.02)),
+    "draft model": Machine(large, DraftCost(node=30.0, resume=0.5, always=0.02)),
+}
+SILENT = Text(np.zeros(400, np.bool_), np.ones(400), np.zeros(400, np.bool_))
+
+
+@pytest.mark.parametrize("tokens", [96, 400])
+@pytest.mark.parametrize("text", [iid(400, 0.0), SILENT], ids=["wrong", "silent"])
+@pytest.mark.parametrize("machine", REAL)
+def test_a_drafter_that_never_helps_costs_three_percent_at_most(machine: str, text: Text, tokens: int) -> None:
+    """Asking a drafter that has nothing to offer costs time too: in every step, that alone would be 2% here."""
+    setup = REAL[machine]
+    warm = auto(setup)
+    for seed in range(6):
+        for policy in (auto(setup), warm):
+            run = simulate(policy, setup, text, tokens, seed=seed, row_id=seed)
+            assert run.seconds <= 1.03 * plain(setup, tokens).seconds
+
+
+def test_a_silent_drafter_is_asked_for_one_percent_of_the_time() -> None:
+    setup = REAL["suffix"]
+    base = 400 * setup.draft.always + plain(setup, 400).seconds
+    for seed in range(6):
+        run = simulate(auto(setup), setup, SILENT, 400, seed=seed)
+        assert run.seconds - base <= 0.015 * base
+
+
+@pytest.mark.parametrize(("machine", "gain"), [("suffix", 1.3), ("draft model", 0.98)])
+def test_good_phases_pay_although_bad_ones_lie_between(machine: str, gain: float) -> None:
+    """A look at the draft model takes 0.6 plain steps, so good phases of 50 tokens are over before it is trusted."""
+    setup = REAL[machine]
+    right = np.arange(800) // 50 % 2 == 0
+    text = Text(right & (np.random.default_rng(0).random(800) < 0.95), np.full(800, 0.95), np.ones(800, np.bool_))
+    for seed in range(3):
+        assert simulate(auto(setup), setup, text, 800, seed=seed).speed >= gain * plain(setup, 800).speed
+
+
 def measured(nodes: int) -> float:
     """t(n) of a 1.5B model in int8 on two cores, in ms: 8 nodes are nearly free."""
     return float(np.interp(nodes, [1, 4, 8, 16, 32, 64], [49.0, 50.5, 52.5, 80.0, 150.0, 300.0]))

@@ -17,6 +17,8 @@ _LOOK_SHARE = 0.01
 """Share of plain decoding's time that goes into looking again at a drafter that does not pay."""
 _FIRST_PURSE = 0.6
 """Plain steps of such looks that are there from the start: an unlucky first draft shall not decide it."""
+_LONGEST_REST = 16
+"""Steps after which a row that cannot afford a look is judged anew."""
 LOOK_STEPS = 8
 """Steps of a look at a drafter whose nodes pay off later (probes)."""
 CHEAP = 0.08
@@ -55,6 +57,8 @@ class Account:
     arm: int = 0
     stake: float = 0.0
     """What drafting at this arm costs."""
+    rest: int = 0
+    """Steps to come in which nothing is decided, because nothing can be afforded: plain decoding."""
     looking: int = 0
     """Steps left of a look at a drafter that was left alone, this one included."""
     look_arm: int = 0
@@ -92,6 +96,8 @@ class Account:
         within = min(self.purse, self.credit)
         self.look_arm = max(arm for arm, staked in enumerate(stake) if arm == 0 or staked * steps <= within)
         self.looking = steps if self.look_arm else 0
+        if not self.look_arm and len(stake) > 1:
+            self.rest = max(0, min(int((steps * stake[1] - self.purse) / _LOOK_SHARE), _LONGEST_REST))
         return self.look_arm
 
     def invest(self, stake: Sequence[float]) -> int:
@@ -118,8 +124,9 @@ class Account:
         self.net += committed - 1.0 - spent
         earned = self.reinvested * max(0.0, committed - 1.0 - spent) if self.invests else 0.0
         self.purse = min(self.purse + _LOOK_SHARE + earned, _MOST_PURSE)
-        if self.looking:
-            self.purse -= min(spent, self.purse)
+        if self.looking:  # a look that pays is followed by others at once: the text has turned in the drafter's favour
+            saved = 0.0 if self.invests else committed - 1.0
+            self.purse = min(max(0.0, self.purse + saved - spent), _MOST_PURSE)
         self.tokens += (1.0 - _FADE) * (committed - self.tokens)
         self.cost += (1.0 - _FADE) * (1.0 + spent - self.cost)
 

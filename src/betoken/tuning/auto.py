@@ -61,6 +61,8 @@ class AutoNodes:
     _drafts: DraftTimes = field(default_factory=DraftTimes, init=False, repr=False)
     _trimmable: bool = field(default=True, init=False, repr=False)
     _invests: bool = field(default=False, init=False, repr=False)
+    _resting: bool = field(default=False, init=False, repr=False)
+    """Whether all rows rest in this step: plain decoding without a thought."""
     _proposed: list[Proposed] = field(default_factory=list, init=False, repr=False)
     _prices: Prices = field(init=False, repr=False)
     _record: deque[float] = field(default_factory=lambda: deque(maxlen=_RECORD), init=False, repr=False)
@@ -78,8 +80,11 @@ class AutoNodes:
 
     @property
     def _allowance(self) -> float:
-        """Loss a committed token allows, in plain steps; with the head start it is `floor` at about 100 tokens."""
-        return 0.6 * (1.0 / self.floor - 1.0)
+        """Loss a committed token allows, in plain steps.
+
+        With the head start and what asking and measuring leave out, it comes to `floor` at about 100 tokens.
+        """
+        return 0.5 * (1.0 / self.floor - 1.0)
 
     def expects(self, row: Row) -> bool:
         """Whether drafting for this row pays by what is known from earlier ones; now and then in any case.
@@ -98,6 +103,11 @@ class AutoNodes:
     def limits(self, state: State) -> list[int]:
         """[B] most nodes the drafter may propose for each row; see the module."""
         accounts = [self._account(row) for row in state.rows]
+        self._resting = all(account.rest > 0 for account in accounts)
+        if self._resting:
+            for account in accounts:
+                account.rest, account.arm = account.rest - 1, 0
+            return [1] * len(accounts)
         prices = self._refresh(state)
         everyone = sum(account.nodes for account in accounts)
         rate = sum(account.rate for account in accounts) / len(accounts)
@@ -107,6 +117,8 @@ class AutoNodes:
 
     def trim(self, tree: TokenTree, state: State) -> TokenTree:
         """Without the nodes that cost more than they are expected to bring, or more than a row may stake."""
+        if self._resting:
+            return tree
         counts = tree.counts.tolist()
         accounts = [self._account(row) for row in state.rows]
         self._proposed = []
@@ -129,10 +141,13 @@ class AutoNodes:
 
     def observe(self, tree: TokenTree, verdict: Verdict, state: State, times: StepTimes) -> None:
         """What a step accepted and what it cost."""
+        accounts = [self._account(row) for row in state.rows]
+        if self._resting:
+            self._observe_plain(accounts, times)
+            return
         counts = tree.counts.tolist()
         total, prices = sum(counts), self._prices
         self.cost.observe(total, prices.context, times.target)
-        accounts = [self._account(row) for row in state.rows]
         self._learn_drafting(accounts, times.draft)
         extra = prices.extra(total)
         grown = max(1, total - len(accounts))
@@ -142,6 +157,14 @@ class AutoNodes:
             drafting = self._charged(account, b, times.draft) / prices.plain if account.arm else 0.0
             self._learn_acceptance(account, tree, b, verdict.rows[b])
             self._settle(account, self._proposed[b], verdict.rows[b], used + drafting)
+
+    def _observe_plain(self, accounts: Sequence[Account], times: StepTimes) -> None:
+        """A step in which all rows rested."""
+        self.cost.observe(len(accounts), self._prices.context, times.target)
+        self._drafts.learn(0, times.draft)
+        for account in accounts:
+            account.nodes = 1
+            account.settle(1, 0.0, self._allowance)
 
     def release(self, rows: Sequence[Row]) -> None:
         """These rows left: forget them, but for whether an investment paid."""
@@ -286,18 +309,20 @@ class AutoNodes:
     def _learn_drafting(self, accounts: Sequence[Account], seconds: float) -> None:
         """File the step's drafting time by the greatest number of nodes that were proposed for a row.
 
-        Not where a drafter may have indexed a prompt, and not where it was asked and had nothing to offer: that is
-        cheap, but says nothing about what the limit allows.
+        Not where a drafter may have indexed a prompt. Where it was asked and had nothing to offer, that says what
+        asking costs, but nothing about what the limit allows.
         """
         asked = [account for account in accounts if account.arm]
         if not asked:
             self._drafts.learn(0, seconds)
             return
         arm = arm_below(max(row.nodes for row in self._proposed))
-        if arm == 0 or any(account.drafts == 0 and not account.unread for account in asked):
+        if any(account.drafts == 0 and not account.unread for account in asked):
             return
-        if not any(account.missed for account in asked):
-            self._drafts.learn(arm, seconds)
+        if arm == 0:
+            self._drafts.learn_empty(seconds)
+        elif not any(account.missed for account in asked) or not isfinite(self._drafts.extra()[arm]):
+            self._drafts.learn(arm, seconds)  # what catching up takes is learned once drafting is known
         elif len(accounts) == 1:
             self._drafts.learn_resume(arm, accounts[0].missed, seconds)
 
@@ -308,7 +333,7 @@ class AutoNodes:
             return usual if isfinite(usual) else 0.0
         if account.missed or not isfinite(usual):
             return max(0.0, seconds - self._drafts.base)
-        return usual
+        return usual if self._proposed[b].nodes > 1 else self._drafts.asking()
 
     def _learn_acceptance(self, account: Account, tree: TokenTree, b: int, verdict: RowVerdict) -> None:
         """Count each candidate whose parent was accepted as a trial of its cell."""

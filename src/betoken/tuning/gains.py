@@ -133,6 +133,8 @@ class DraftTimes:
         self._windows: list[deque[float]] = [deque(maxlen=self.window) for _ in LIMITS]
         self._medians = [0.0] * len(LIMITS)
         self._resume: deque[float] = deque(maxlen=self.window)
+        self._empty: deque[float] = deque(maxlen=self.window)
+        self._asking = 0.0
         self._extra: list[float] | None = None
 
     @property
@@ -141,14 +143,16 @@ class DraftTimes:
         return self._medians[0]
 
     def extra(self) -> list[float]:
-        """[len(LIMITS)] seconds that drafting at each arm costs more than drafting nothing."""
+        """[len(LIMITS)] seconds that drafting at each arm costs more than drafting nothing; asking is the least."""
         if self._extra is None:
             known = [arm for arm in range(1, len(LIMITS)) if self._windows[arm]]
-            if not known:
-                self._extra = [0.0, 0.0] + [inf] * (len(LIMITS) - 2)
-            else:
-                self._extra = self._line(known)
+            line = self._line(known) if known else [0.0, 0.0] + [inf] * (len(LIMITS) - 2)
+            self._extra = [0.0] + [max(more, self._asking) for more in line[1:]]
         return self._extra
+
+    def asking(self) -> float:
+        """Seconds more of a step in which the drafter was asked and had nothing to offer."""
+        return self._asking
 
     def resume(self, missed: int) -> float:
         """Seconds more of a draft that follows `missed` tokens without one: the drafter has to catch up."""
@@ -161,6 +165,13 @@ class DraftTimes:
         if abs(middle - known) > self.slack * known or len(self._windows[arm]) == 1:
             self._medians[arm] = middle
             self._extra = None
+
+    def learn_empty(self, seconds: float) -> None:
+        """Drafting took this long and brought nothing."""
+        self._empty.append(seconds)
+        asking = max(0.0, _median(self._empty) - self.base)
+        if abs(asking - self._asking) > self.slack * self._asking:
+            self._asking, self._extra = asking, None
 
     def learn_resume(self, arm: int, missed: int, seconds: float) -> None:
         """Drafting at `arm` took this long after `missed` tokens without a draft."""

@@ -47,6 +47,8 @@ class DraftCost:
     """Of every node it proposes (a draft model pays by depth)."""
     resume: float = 0.0
     """Of every committed token that it has to catch up on."""
+    ask: float = 0.0
+    """Of every step in which it may draft, whether or not it has anything to offer."""
     always: float = 0.0
     """Of every step, with a draft or without."""
 
@@ -115,6 +117,7 @@ def simulate(
         tree = policy.trim(TokenTree.stack([proposed]), state)
         path = _follow(tree, text, row.generated)
         drafting, forward = _seconds(machine, proposed, int(tree.counts[0]), missed)
+        drafting += machine.draft.ask if limit > 1 else 0.0
         seconds += drafting + forward
         row.commit([0] * len(path))
         row.steps += 1
