@@ -15,10 +15,10 @@ def read_tree(tokens, parents, roles, anchors, shifts, inputs, wanted, rows, pos
     """Lay out B trees for the pass `runs[0]`, the rows' real nodes one after another.
 
     `rows` [2, B]: committed positions of each row and the address of its page addresses; `positions`: how many the
-    rotary tables have. Slots 0..seen-1 are a node's text in order: its cached text and as many ancestors as lie there in
-    order already (all of them in a chain); the rest of its ancestors and itself are in `branch`, which must have room
-    for the sum of depths + nodes. Writes the place of each node's logits, or -1, to `index` [B, N]. Returns how many
-    nodes' logits are wanted, or why the trees cannot be scored.
+    rotary tables have. Slots 0..seen-1 are a node's text in order: its cached text and as many ancestors as lie
+    there in order already (all of them in a chain); the rest of its ancestors and itself are in `branch`, which must
+    have room for the sum of depths + nodes. Writes the place of each node's logits, or -1, to `index` [B, N]. Returns
+    how many nodes' logits are wanted, or why the trees cannot be scored.
     """
     run, size, width = runs[0], tokens.size, tokens.shape[1]
     token, position, slot = integers(run.tokens, size), integers(run.position, size), integers(run.slot, size)
