@@ -1,4 +1,4 @@
-"""`betoken audit exact`, `betoken audit perplexity` and, from its own module, `betoken audit quality`."""
+"""`betoken audit exact`, `betoken audit perplexity` and, from modules of their own, what relaxed verifiers cost."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from betoken.commands import options
+from betoken.commands.groups import Measured, grouped
 from betoken.commands.progress import counting
 from betoken.commands.quality import quality
 
@@ -30,25 +32,22 @@ def audit() -> None:
 
 
 @_app.command()
+@grouped
 def exact(
-    suite: Annotated[list[str], typer.Option(help="File or name. Repeat it; rows are drawn from all.")],
-    model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
+    suite: options.Suites,
+    models: Measured,
     drafters: Annotated[str, typer.Option(help="Names, separated by commas.")] = "suffix,prompt-lookup",
-    draft_model: Annotated[str | None, typer.Option(help="For the drafter draft-model.")] = None,
     setting: Annotated[list[str] | None, typer.Option("--set", help="DRAFTER.KEY=VALUE or verifier.KEY=VALUE.")] = None,
     verifier: Annotated[str, typer.Option(help="What keeps a path of each tree.")] = "replay",
-    data: Annotated[Path | None, typer.Option(help="Folder of named suites; else $BETOKEN_DATA.")] = None,
+    data: options.Data = None,
     rows: Annotated[int, typer.Option(help="Questions, drawn evenly from all suites.")] = 200,
     max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the draw and of the sampling.")] = 0,
     batch: Annotated[int, typer.Option(help="Rows decoded together; 1 decodes each alone.")] = 8,
-    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores, or auto.")] = "8",
+    nodes: options.Nodes = "8",
     raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
-    dtype: Annotated[str | None, typer.Option(help="int8, float32 or bfloat16.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Result file; the same command continues it.")] = None,
+    out: options.Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a pass.")] = False,
 ) -> None:
     """Is the text the same? Each drafter, and a batch, against plain decoding of each row alone.
@@ -57,12 +56,11 @@ def exact(
     exact); 1 otherwise.
     """
     from betoken.bench.methods import parse_drafters
-    from betoken.bench.subject import ModelSpec
     from betoken.bench.suites import find_suite
     from betoken.tuning.audit import AuditSettings
 
     settings = AuditSettings(
-        model=ModelSpec(model, draft_model, dtype, device, threads),
+        model=models.spec(),
         methods=parse_drafters(drafters, setting or [], verifier, nodes),
         suites=tuple(find_suite(name, data) for name in suite),
         rows=rows,
@@ -81,9 +79,9 @@ def exact(
 @_app.command()
 def perplexity(
     text: Annotated[list[Path], typer.Option(help="Text file, or a suite (.jsonl): questions and answers. Repeat it.")],
-    model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
+    model: options.Model = options.DEFAULT_MODEL,
     tokens: Annotated[int, typer.Option(help="Most tokens of each text.")] = 4096,
-    threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
+    threads: options.Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a text.")] = False,
 ) -> None:
     """What does int8 cost? Perplexity in int8 and in float32, and how often their greedy choices agree."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from betoken.commands import judging
-from betoken.commands.evaluate import method_of
+from betoken.commands.groups import method_of
 from betoken.commands.progress import counting
 from betoken.errors import InputError
 

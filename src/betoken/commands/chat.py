@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
 from betoken.commands import options
 from betoken.commands.generate import report, write
+from betoken.commands.groups import Loading, Writing, grouped
 from betoken.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,68 +33,19 @@ def register(app: typer.Typer) -> None:
     app.command(help=HELP)(chat)
 
 
-def chat(
-    model: options.Model = options.DEFAULT_MODEL,
-    system: Annotated[str | None, typer.Option("--system", help="A system message in front.")] = None,
-    max_new_tokens: options.MaxNewTokens = 512,
-    seed: options.Seed = 0,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
-    presence_penalty: options.PresencePenalty = 0.0,
-    frequency_penalty: options.FrequencyPenalty = 0.0,
-    logit_bias: options.LogitBias = None,
-    stop: options.Stop = None,
-    stop_id: options.StopId = None,
-    ignore_eos: options.IgnoreEos = False,
-    min_new_tokens: options.MinNewTokens = 0,
-    draft_model: options.DraftModel = None,
-    drafter: options.DrafterName = None,
-    verifier: options.VerifierName = None,
-    set_: options.Set = None,
-    nodes: options.Nodes = "auto",
-    dtype: options.Dtype = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    cache_dir: options.CacheDir = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    budget: options.Budget = None,
-    show_exceptions: options.ShowExceptions = False,
-) -> None:
-    from betoken.settings import GenerationSettings
+@dataclass(frozen=True, kw_only=True)
+class Turns(Writing):
+    """How each answer is written."""
 
-    settings = GenerationSettings(  # refuses bad values before a model is loaded
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=options.parse_logit_bias(logit_bias or ()),
-        stop=stop or (),
-        stop_ids=stop_id or (),
-        ignore_eos=ignore_eos,
-        min_new_tokens=min_new_tokens,
-        budget=budget,
-    )
-    engine = options.open_engine(
-        model,
-        draft_model=draft_model,
-        drafter=drafter,
-        verifier=verifier,
-        settings=set_ or (),
-        dtype=dtype,
-        device=device,
-        threads=threads,
-        nodes=nodes,
-        cache_dir=cache_dir,
-        trust_remote_code=trust_remote_code,
-    )
+    max_new_tokens: options.MaxNewTokens = 512
+
+
+@grouped
+def chat(
+    loading: Loading, writing: Turns, system: options.System = None, show_exceptions: options.ShowExceptions = False
+) -> None:
+    settings = writing.settings()  # refuses bad values before a model is loaded
+    engine = loading.open()
     start = [] if system is None else [{"role": "system", "content": system}]
     conversation = engine.chat(start)
     while (said := _ask()) is not None:

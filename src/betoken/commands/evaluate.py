@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from betoken.commands.options import parse_set
+from betoken.commands import answer_evaluation, options
+from betoken.commands.groups import OneMethod, Questions, grouped
 from betoken.commands.progress import counting
 from betoken.errors import InputError
 
 if TYPE_CHECKING:
     from betoken.bench.evaluate import EvalSettings, SuiteReport
-    from betoken.bench.subject import Method
 
 HELP = """How many answers are right? Accuracy with 95% Wilson intervals, and what decoding took.
 
@@ -27,7 +27,10 @@ spare, and with no way to write outside an empty folder.
 
   betoken eval --suite gsm8k --data FOLDER --rows 100 --out gsm8k.jsonl
 
-  betoken eval --suite mmlu --suite humaneval --drafter suffix --verifier asd --set verifier.budget=4"""
+  betoken eval --suite mmlu --suite humaneval --drafter suffix --verifier asd --set verifier.budget=4
+
+  betoken eval --suite gsm8k --method parse --model qwen2.5-coder-1.5b --draft-model qwen2.5-coder-0.5b \
+--set answer.config=parse.json --without parse.json --batch 1"""
 
 
 def register(app: typer.Typer) -> None:
@@ -35,69 +38,46 @@ def register(app: typer.Typer) -> None:
     app.command(name="eval", help=HELP)(evaluate)
 
 
+@grouped
 def evaluate(
-    suite: Annotated[list[str], typer.Option(help="File or name. Repeat it.")],
-    model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
-    draft_model: Annotated[str | None, typer.Option(help="For the drafter draft-model.")] = None,
-    drafter: Annotated[str | None, typer.Option(help="Default: suffix, or draft-model with --draft-model.")] = None,
-    verifier: Annotated[str, typer.Option(help="What keeps a path of each tree.")] = "replay",
-    setting: Annotated[list[str] | None, typer.Option("--set", help="drafter.KEY=VALUE or verifier.KEY=VALUE.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of named suites; else $BETOKEN_DATA.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Questions of each suite; all of them if not given.")] = None,
-    without: Annotated[
-        list[Path] | None, typer.Option(help="Leave out the rows that made this file of betoken calibrate asd.")
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 512,
+    asked: Questions,
+    decoding: OneMethod,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of the draw and of the sampling.")] = 0,
-    batch: Annotated[int, typer.Option(help="Rows decoded together.")] = 8,
-    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores, or auto.")] = "8",
-    raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
     letters: Annotated[
         str, typer.Option(help="MMLU: text reads the answer's letter, logits compares the first token's four.")
     ] = "text",
-    dtype: Annotated[str | None, typer.Option(help="int8, float32 or bfloat16.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File of all answers; the same command continues it.")] = None,
+    answering: Annotated[
+        str | None,
+        typer.Option("--method", help="A method of betoken answer; --draft-model writes whole answers then."),
+    ] = None,
+    out: options.Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a suite.")] = False,
 ) -> None:
     if letters not in ("text", "logits"):
         raise InputError(f"--letters must be text or logits, not {letters}")
+    if answering is not None:
+        answer_evaluation.evaluate(answering, asked, decoding, temperature, letters, out, as_json=as_json)
+        return
     from betoken.bench.evaluate import EvalSettings
-    from betoken.bench.subject import ModelSpec
-    from betoken.bench.suites import find_suite
 
     settings = EvalSettings(
-        model=ModelSpec(model, draft_model, dtype, device, threads),
-        method=method_of(draft_model, drafter, verifier, setting or [], nodes),
-        suites=tuple(find_suite(name, data) for name in suite),
-        rows=rows,
-        max_new_tokens=max_new_tokens,
+        model=decoding.spec(),
+        method=decoding.method(),
+        suites=asked.paths(),
+        rows=asked.rows,
+        max_new_tokens=asked.max_new_tokens,
         temperature=temperature,
-        seed=seed,
-        batch=batch,
-        raw=raw,
+        seed=asked.seed,
+        batch=asked.batch,
+        raw=asked.raw,
         letters="logits" if letters == "logits" else "text",
-        without=tuple(without or ()),
+        without=tuple(asked.without or ()),
     )
     with tempfile.TemporaryDirectory() as scratch:
         for report in _run(settings, out or Path(scratch) / "eval.jsonl", kept=out is not None):
             typer.echo(json.dumps(report.describe(), ensure_ascii=False) if as_json else told(report))
     if out is not None:
         typer.echo(f"{out}", err=True)
-
-
-def method_of(draft_model: str | None, drafter: str | None, verifier: str, settings: list[str], nodes: str) -> Method:
-    """The way of decoding that options ask for. Raises InputError for names and settings that do not exist."""
-    from betoken.bench.subject import Method
-
-    name = drafter or ("suffix" if draft_model is None else "draft-model")
-    own = parse_set(settings)
-    count = int(nodes) if nodes.isdigit() else nodes
-    method = Method(name, name, own["drafter"], verifier, own["verifier"], 1 if name == "none" else count)
-    method.check()
-    return method
 
 
 def told(report: SuiteReport) -> str:
@@ -124,11 +104,15 @@ def warn_of_gaps(suites: Sequence[Path]) -> None:
         typer.echo(f"note: {gap}", err=True)
 
 
+def resume_by(out: Path, *, kept: bool) -> str:
+    """How an interrupted evaluation goes on."""
+    return f"the same command continues {out}" if kept else "use --out FILE to be able to continue"
+
+
 def _run(settings: EvalSettings, out: Path, *, kept: bool) -> list[SuiteReport]:
     from betoken.bench.evaluate import run_eval
     from betoken.bench.subject import load_subject
 
     warn_of_gaps(settings.suites)
-    resume = f"the same command continues {out}" if kept else "use --out FILE to be able to continue"
-    with counting(resume) as progress:
+    with counting(resume_by(out, kept=kept)) as progress:
         return run_eval(settings, load_subject, out, progress)

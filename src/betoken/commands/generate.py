@@ -6,13 +6,12 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from betoken.commands import options
-from betoken.commands.prompts import read_prompt
+from betoken.commands.groups import Asking, Loading, Writing, grouped
 from betoken.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,41 +43,11 @@ def register(app: typer.Typer) -> None:
     app.command(help=HELP)(generate)
 
 
+@grouped
 def generate(
-    source: Annotated[str | None, typer.Argument(metavar="-", help="Read the prompt from standard input.")] = None,
-    model: options.Model = options.DEFAULT_MODEL,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt.")] = None,
-    prompt_file: Annotated[Path | None, typer.Option("--prompt-file", help="A UTF-8 text file.")] = None,
-    messages: Annotated[
-        Path | None, typer.Option("--messages", help='JSON file: [{"role": "user", "content": "..."}, ...].')
-    ] = None,
-    system: Annotated[str | None, typer.Option("--system", help="A system message in front.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
-    max_new_tokens: options.MaxNewTokens = 256,
-    seed: options.Seed = 0,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
-    presence_penalty: options.PresencePenalty = 0.0,
-    frequency_penalty: options.FrequencyPenalty = 0.0,
-    logit_bias: options.LogitBias = None,
-    stop: options.Stop = None,
-    stop_id: options.StopId = None,
-    ignore_eos: options.IgnoreEos = False,
-    min_new_tokens: options.MinNewTokens = 0,
-    draft_model: options.DraftModel = None,
-    drafter: options.DrafterName = None,
-    verifier: options.VerifierName = None,
-    set_: options.Set = None,
-    nodes: options.Nodes = "auto",
-    dtype: options.Dtype = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    cache_dir: options.CacheDir = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    budget: options.Budget = None,
+    asking: Asking,
+    loading: Loading,
+    writing: Writing,
     show_exceptions: options.ShowExceptions = False,
     samples: Annotated[
         int, typer.Option("--samples", "-n", min=1, help="Answers to write; with --json one object a line.")
@@ -88,45 +57,14 @@ def generate(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    asked = read_prompt(source, prompt, prompt_file, messages, system=system, raw=raw)
+    asked = asking.read()
     if as_json and show_exceptions:
         raise InputError("--show-exceptions is for the terminal: --json lists the exceptions anyway")
     if logprobs is not None and not as_json:
         raise InputError("--logprobs needs --json, which has a place for them")
-    from betoken.settings import GenerationSettings
-
-    settings = GenerationSettings(  # refuses bad values before a model is loaded
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=options.parse_logit_bias(logit_bias or ()),
-        stop=stop or (),
-        stop_ids=stop_id or (),
-        ignore_eos=ignore_eos,
-        min_new_tokens=min_new_tokens,
-        logprobs=logprobs,
-        budget=budget,
-    )
-    engine = options.open_engine(
-        model,
-        draft_model=draft_model,
-        drafter=drafter,
-        verifier=verifier,
-        settings=set_ or (),
-        dtype=dtype,
-        device=device,
-        threads=threads,
-        nodes=nodes,
-        cache_dir=cache_dir,
-        trust_remote_code=trust_remote_code,
-    )
-    streams = [engine.stream(asked, settings=settings, sample=n, raw=raw) for n in range(samples)]
+    settings = writing.settings(logprobs)  # refuses bad values before a model is loaded
+    engine = loading.open()
+    streams = [engine.stream(asked, settings=settings, sample=n, raw=asking.raw) for n in range(samples)]
     for stream in streams:
         stream.admit()  # all, so that they share the prefill and decode together
     for stream in streams:

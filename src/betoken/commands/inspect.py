@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from betoken.commands import options
-from betoken.commands.prompts import read_prompt
+from betoken.commands.groups import Asking, Loading, Writing, grouped
 
 HELP = """Decode a prompt and draw the tree of every step: roles, claims (c), target probabilities (p), the kept path.
 
@@ -26,51 +26,39 @@ def register(app: typer.Typer) -> None:
     app.command(help=HELP)(inspect)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shown(Loading):
+    """Which model, and how it decodes: trees that fit on a screen."""
+
+    nodes: options.Nodes = "16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Short(Writing):
+    """How the answer is written: a few steps are enough."""
+
+    max_new_tokens: options.MaxNewTokens = 64
+
+
+@grouped
 def inspect(
-    source: Annotated[str | None, typer.Argument(metavar="-", help="Read the prompt from standard input.")] = None,
-    model: options.Model = options.DEFAULT_MODEL,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt.")] = None,
-    prompt_file: Annotated[Path | None, typer.Option("--prompt-file", help="A UTF-8 text file.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
+    asking: Asking,
+    loading: Shown,
+    writing: Short,
     steps: Annotated[int, typer.Option(min=1, help="Most steps to draw.")] = 8,
     skip: Annotated[int, typer.Option(min=0, help="Steps to leave out at the start.")] = 0,
     picture: Annotated[Path | None, typer.Option("--picture", help="Draw into this PNG or SVG file.")] = None,
-    max_new_tokens: options.MaxNewTokens = 64,
-    seed: options.Seed = 0,
-    temperature: options.Temperature = 0.0,
-    draft_model: options.DraftModel = None,
-    drafter: options.DrafterName = None,
-    verifier: options.VerifierName = None,
-    set_: options.Set = None,
-    nodes: options.Nodes = "16",
-    dtype: options.Dtype = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    cache_dir: options.CacheDir = None,
-    trust_remote_code: options.TrustRemoteCode = False,
     as_json: options.AsJson = False,
 ) -> None:
-    asked = read_prompt(source, prompt, prompt_file, None, system=None, raw=raw)
-    engine = options.open_engine(
-        model,
-        draft_model=draft_model,
-        drafter=drafter,
-        verifier=verifier,
-        settings=set_ or (),
-        dtype=dtype,
-        device=device,
-        threads=threads,
-        nodes=nodes,
-        cache_dir=cache_dir,
-        trust_remote_code=trust_remote_code,
-    )
+    asked, settings = asking.read(), writing.settings()
+    engine = loading.open()
     from rich.console import Console
 
     from betoken.inspect import Recorder, draw, rich_tree
 
     recorder = Recorder(most=skip + steps)
     engine.decoder.observer = recorder
-    engine.generate(asked, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, raw=raw)
+    engine.generate(asked, settings=settings, raw=asking.raw)
     chosen = recorder.steps[skip : skip + steps]
 
     def spell(token: int) -> str:

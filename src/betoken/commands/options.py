@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from betoken.errors import InputError
 
-if TYPE_CHECKING:
-    from betoken.engine import Engine
-
 DEFAULT_MODEL = "smollm2-135m"
-SAMPLING, ENDING = "How tokens are picked", "When the answer ends"
+SAMPLING, ENDING, MACHINE = "How tokens are picked", "When the answer ends", "Where it runs"
 
 Model = Annotated[
     str, typer.Option("--model", help="Store name (see betoken models), folder, GGUF file, or Hub id (owner/name).")
@@ -97,15 +94,28 @@ ShowExceptions = Annotated[
     typer.Option("--show-exceptions", help="Colour and list the tokens that plain decoding would not have written."),
 ]
 Dtype = Annotated[
-    str | None, typer.Option("--dtype", help="int8, float32 or bfloat16. Default: int8 where the CPU has the kernels.")
+    str | None,
+    typer.Option(
+        "--dtype",
+        rich_help_panel=MACHINE,
+        help="int8, float32 or bfloat16. Default: int8 where the CPU has the kernels.",
+    ),
 ]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
-Threads = Annotated[int | None, typer.Option("--threads", help="Cores to use. Default: all.")]
+Device = Annotated[str, typer.Option("--device", rich_help_panel=MACHINE, help="cpu, cuda or cuda:N.")]
+Threads = Annotated[int | None, typer.Option("--threads", rich_help_panel=MACHINE, help="Cores to use. Default: all.")]
 Nodes = Annotated[str, typer.Option("--nodes", help="Most tokens a step scores, or auto: what pays on this machine.")]
 CacheDir = Annotated[Path | None, typer.Option("--cache-dir", help="Default: $BETOKEN_CACHE, else ~/.cache/betoken.")]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Let a Hub model run the Python code that comes with it.")
 ]
+System = Annotated[str | None, typer.Option("--system", help="A system message in front.")]
+Suites = Annotated[list[str], typer.Option("--suite", help="File or name; may be given several times.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Folder of named suites; else $BETOKEN_DATA.")]
+Without = Annotated[
+    list[Path] | None,
+    typer.Option("--without", help="Leave out the rows that made this file of betoken calibrate asd."),
+]
+Out = Annotated[Path | None, typer.Option("--out", help="File of all answers; the same command continues it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -147,40 +157,3 @@ def parse_nodes(text: str) -> int | Literal["auto"]:
         return int(text)
     except ValueError:
         raise InputError(f"--nodes must be auto or a whole number, not {text}") from None
-
-
-def open_engine(
-    model: str,
-    *,
-    draft_model: str | None,
-    drafter: str | None,
-    verifier: str | None,
-    settings: Sequence[str],
-    dtype: str | None,
-    device: str,
-    threads: int | None,
-    nodes: str,
-    cache_dir: Path | None,
-    trust_remote_code: bool,
-) -> Engine:
-    """`betoken.load` with texts from a command line, and a bar while a model is fetched."""
-    chosen = parse_set(settings)
-    count = parse_nodes(nodes)
-    from betoken.engine import load  # imports torch
-    from betoken.models.files import BarProgress
-
-    return load(
-        model,
-        draft_model=draft_model,
-        drafter=drafter,
-        verifier=verifier,
-        drafter_settings=chosen["drafter"],
-        verifier_settings=chosen["verifier"],
-        dtype=dtype,
-        device=device,
-        threads=threads,
-        nodes=count,
-        cache_dir=cache_dir,
-        trust_remote_code=trust_remote_code,
-        progress=BarProgress(),
-    )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from betoken.commands.evaluate import method_of, warn_of_gaps
+from betoken.commands import options
+from betoken.commands.evaluate import warn_of_gaps
+from betoken.commands.groups import OneMethod, Questions, grouped
 from betoken.commands.progress import counting
 
 if TYPE_CHECKING:
@@ -17,56 +20,45 @@ if TYPE_CHECKING:
     from betoken.tuning.quality_report import AccuracyReport, QualityReport
 
 
+@dataclass(frozen=True, kw_only=True)
+class RelaxedMethod(OneMethod):
+    """Which models are judged, with a way of decoding that is not lossless."""
+
+    verifier: Annotated[str, typer.Option("--verifier", help="A relaxed verifier.")] = "asd"
+
+
+@grouped
 def quality(
-    suite: Annotated[list[str], typer.Option(help="File or name. Repeat it.")],
-    model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
-    draft_model: Annotated[str | None, typer.Option(help="For the drafter draft-model.")] = None,
-    drafter: Annotated[str | None, typer.Option(help="Default: suffix, or draft-model with --draft-model.")] = None,
-    verifier: Annotated[str, typer.Option(help="A relaxed verifier.")] = "asd",
-    setting: Annotated[list[str] | None, typer.Option("--set", help="drafter.KEY=VALUE or verifier.KEY=VALUE.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of named suites; else $BETOKEN_DATA.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Judged answers of each suite; all if not given.")] = None,
-    without: Annotated[
-        list[Path] | None, typer.Option(help="Leave out the rows that made this file of betoken calibrate asd.")
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of a judged answer.")] = 512,
-    batch: Annotated[int, typer.Option(help="Judged answers decoded together.")] = 8,
+    asked: Questions,
+    decoding: RelaxedMethod,
     speed_rows: Annotated[int, typer.Option(help="Prompts of each timed pass.")] = 8,
     speed_batch: Annotated[int, typer.Option(help="Prompts decoded together in a timed pass.")] = 1,
     fixed_tokens: Annotated[int, typer.Option(help="New tokens of each prompt in a timed pass.")] = 256,
     margin: Annotated[float, typer.Option(help="Points of accuracy that may be lost and still count as kept.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
-    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores, or auto.")] = "8",
-    raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
-    dtype: Annotated[str | None, typer.Option(help="int8, float32 or bfloat16.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Result file; the same command continues it.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """What does a relaxed verifier cost and bring? Strict, relaxed, strict for speed; then judged answers of both.
 
     Strict is the same verifier with a budget of 0. The verdict is kept, lost, or cannot tell at this sample size,
     by the 95% interval of the paired difference. Exit code 1 if accuracy was lost, 0 otherwise.
     """
-    from betoken.bench.subject import ModelSpec
-    from betoken.bench.suites import find_suite
     from betoken.tuning.quality import QualitySettings
 
     settings = QualitySettings(
-        model=ModelSpec(model, draft_model, dtype, device, threads),
-        method=method_of(draft_model, drafter, verifier, setting or [], nodes),
-        suites=tuple(find_suite(name, data) for name in suite),
-        rows=rows,
-        max_new_tokens=max_new_tokens,
-        batch=batch,
+        model=decoding.spec(),
+        method=decoding.method(),
+        suites=asked.paths(),
+        rows=asked.rows,
+        max_new_tokens=asked.max_new_tokens,
+        batch=asked.batch,
         speed_rows=speed_rows,
         speed_batch=speed_batch,
         fixed_tokens=fixed_tokens,
         margin=margin / 100,
-        seed=seed,
-        raw=raw,
-        without=tuple(without or ()),
+        seed=asked.seed,
+        raw=asked.raw,
+        without=tuple(asked.without or ()),
     )
     with tempfile.TemporaryDirectory() as scratch:
         report = _run(settings, out or Path(scratch) / "quality.jsonl", kept=out is not None)
