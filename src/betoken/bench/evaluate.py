@@ -48,6 +48,8 @@ class EvalSettings:
     """MMLU: the letter that the answer gives, or the likeliest of four at the first token, without an answer."""
     without: tuple[Path, ...] = ()
     """Files of `betoken calibrate asd` whose rows are left out."""
+    unscored: bool = False
+    """Take suites without a scorer too: their answers are decoded and compared, not judged."""
 
     def __post_init__(self) -> None:
         self.method.check()
@@ -64,13 +66,18 @@ class EvalSettings:
 
     def questions(self) -> list[Labelled]:
         """The rows of every suite. Raises InputError for a suite without a scorer, and for rows that chose settings."""
-        found = [one for path in self.suites for one in chosen(path, self.rows, self.seed, self.without)]
+        found = [
+            one
+            for path in self.suites
+            for one in chosen(path, self.rows, self.seed, self.without, unscored=self.unscored)
+        ]
         check_held_out([self.method], [one.question for one in found])
         return found
 
     def describe(self, labelled: Sequence[Labelled]) -> dict[str, Any]:
         """The settings as JSON values, with a digest of the rows instead of where their files lie."""
         told = asdict(self)
+        del told["unscored"]  # which rows there are says it
         told["suites"] = [path.stem for path in self.suites]
         told["without"] = len(self.without)
         told["method"] = self.method.describe()
@@ -79,15 +86,17 @@ class EvalSettings:
         return told
 
 
-def chosen(path: Path, rows: int | None, seed: int, without: Sequence[Path] = ()) -> list[Labelled]:
+def chosen(
+    path: Path, rows: int | None, seed: int, without: Sequence[Path] = (), *, unscored: bool = False
+) -> list[Labelled]:
     """Rows of one suite that can be scored: all, or `rows` drawn by seed, those of calibrations left out.
 
-    Raises InputError for a suite without a scorer, or with fewer rows.
+    Raises InputError for a suite without a scorer (unless `unscored`), or with fewer rows.
     """
     labelled = leave_out(read_labelled(path), without)
     if not labelled:
         raise InputError(f"{path.name}: every row was used in a calibration, so none is left")
-    if labelled[0].format not in SCORERS:
+    if labelled[0].format not in SCORERS and not unscored:
         raise InputError(f"{path.name}: {labelled[0].format} has no scorer; suites with one: {', '.join(SCORERS)}")
     own = {one.question.id: one for one in labelled}
     if rows is None:
@@ -161,7 +170,8 @@ def answers(
     """Scored answers as they end; `numbered`: rows with their index in the draw. `budget` 0 is strict."""
     with ExitStack() as stack:
         scorers: dict[str, Scorer] = {
-            name: stack.enter_context(closing(SCORERS[name]())) for name in {one.format for _, one in numbered}
+            name: stack.enter_context(closing(SCORERS[name]()))
+            for name in SCORERS.keys() & {one.format for _, one in numbered}
         }
         if settings.letters == "logits":
             yield from _by_logits(subject, settings, [one for _, one in numbered if one.format == "mmlu"])
@@ -171,8 +181,9 @@ def answers(
         for index, row, nodes in decode_all(decoder, requests, settings.batch):
             one = numbered[index][1]
             text = subject.codec.decode([token for token in row.new_tokens if token not in row.end_ids])
+            scorer = scorers.get(one.format)
             yield {
-                **_judged(one, text, scorers[one.format].score(one.row, text)),
+                **_judged(one, text, scorer.score(one.row, text) if scorer else None),
                 "tokens": row.generated,
                 "sha256": digest(row.new_tokens),
                 "finish_reason": row.finish_reason,
@@ -233,5 +244,6 @@ def _asks_for_letter(question: Question) -> Question:
     return Question(question.id, question.suite, question.category, ({"role": "user", "content": asked},), question.raw)
 
 
-def _judged(one: Labelled, text: str, score: Score) -> Mapping[str, Any]:
-    return {"question": one.question.id, "suite": one.question.suite, "text": text, **asdict(score)}
+def _judged(one: Labelled, text: str, score: Score | None) -> Mapping[str, Any]:
+    told = asdict(score) if score else {"correct": None, "extracted": None, "reason": "not judged"}
+    return {"question": one.question.id, "suite": one.question.suite, "text": text, **told}

@@ -13,6 +13,7 @@ from betoken.commands import options
 from betoken.commands.groups import Measured, grouped
 from betoken.commands.progress import counting
 from betoken.commands.quality import quality
+from betoken.commands.relaxing import frontier, quality_table
 
 if TYPE_CHECKING:
     from betoken.tuning.audit import AuditSettings, Difference, PassReport
@@ -95,6 +96,8 @@ def perplexity(
 
 
 _app.command()(quality)
+_app.command()(frontier)
+_app.command()(quality_table)
 
 
 def priced(price: Price) -> str:

@@ -86,10 +86,13 @@ def told(report: QualityReport) -> str:
 def _told_suite(one: AccuracyReport, margin: float) -> str:
     low, high = (100 * end for end in one.interval)
     verdict = "cannot tell at this sample size" if one.verdict == "cannot tell" else one.verdict
-    return (
-        f"{one.suite}: {verdict} (margin {100 * margin:g} points); {one.strict_correct} strict and "
+    accuracy = (
+        f"{verdict} (margin {100 * margin:g} points); {one.strict_correct} strict and "
         f"{one.relaxed_correct} relaxed of {one.answers} right, {one.lost} lost and {one.gained} gained: "
-        f"{100 * one.difference:+.1f} points, 95% interval {low:+.1f} to {high:+.1f}; "
+        f"{100 * one.difference:+.1f} points, 95% interval {low:+.1f} to {high:+.1f}"
+    )
+    return (
+        f"{one.suite}: {accuracy if one.judged else f'{one.answers} answers, not judged'}; "
         f"{100 * one.differing / one.answers:.1f} % of answers differ, length {100 * one.length_change:+.1f} %, "
         f"{one.strict_tokens_per_forward:.3f} and {one.relaxed_tokens_per_forward:.3f} tokens a forward; "
         f"{one.exceptions} exceptions of regret {one.regret:.3f}"

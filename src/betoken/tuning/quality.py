@@ -94,6 +94,7 @@ class QualitySettings:
             batch=self.batch,
             raw=self.raw,
             without=self.without,
+            unscored=True,
         )
 
     def timed(self, labelled: Sequence[Labelled]) -> list[tuple[Question, ...]]:

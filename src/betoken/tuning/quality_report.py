@@ -14,7 +14,7 @@ DRIFT = 0.03
 LENGTH = 0.03
 """Most change of the mean completion length (same source)."""
 
-Verdict = Literal["kept", "lost", "cannot tell"]
+Verdict = Literal["kept", "lost", "cannot tell", "not judged"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,12 @@ class SpeedReport:
 
 @dataclass(frozen=True)
 class AccuracyReport:
-    """Judged answers of both sides to the same questions."""
+    """Answers of both sides to the same questions."""
 
     suite: str
     answers: int
+    judged: bool
+    """Whether right and wrong are told apart; otherwise the answers are only compared."""
     strict_correct: int
     relaxed_correct: int
     lost: int
@@ -52,7 +54,7 @@ class AccuracyReport:
     gained: int
     """Answers that only relaxed decoding got right."""
     interval: Interval
-    """95% interval of the difference of the accuracies, relaxed minus strict."""
+    """95% interval of the difference of the accuracies, relaxed minus strict; -1 to 1 where nothing is judged."""
     differing: int
     """Answers whose tokens differ."""
     strict_mean_tokens: float
@@ -88,12 +90,12 @@ class QualityReport:
 
     speed: SpeedReport
     suites: tuple[AccuracyReport, ...]
-    """Each suite, and after several of them all together."""
+    """Each suite, and after several of them all that are judged together."""
     margin: float
 
     @property
     def overall(self) -> AccuracyReport:
-        """All suites together."""
+        """All suites that are judged, together."""
         return self.suites[-1]
 
     def describe(self) -> dict[str, Any]:
@@ -119,7 +121,8 @@ def summarise(records: Sequence[Record], margin: float) -> QualityReport:
     names = list(dict.fromkeys(record["suite"] for record in judged))
     reports = [_accuracy(name, [one for one in judged if one["suite"] == name], margin) for name in names]
     if len(names) > 1:
-        reports.append(_accuracy("all", judged, margin))
+        scored = [record for record in judged if record["correct"] is not None]
+        reports.append(_accuracy("all", scored or judged, margin))
     return QualityReport(_speed([one for one in records if one["phase"] == "speed"]), tuple(reports), margin)
 
 
@@ -151,16 +154,18 @@ def _accuracy(suite: str, records: Sequence[Record], margin: float) -> AccuracyR
     strict = {one["question"]: one for one in records if one["pass"] == "strict"}
     relaxed = {one["question"]: one for one in records if one["pass"] == "relaxed"}
     pairs = [(own, relaxed[question]) for question, own in strict.items()]
-    lost = sum(own["correct"] and not other["correct"] for own, other in pairs)
-    gained = sum(other["correct"] and not own["correct"] for own, other in pairs)
-    interval = paired(lost, gained, len(pairs))
+    told = all(own["correct"] is not None for own, _ in pairs)
+    lost = sum(bool(own["correct"]) and not other["correct"] for own, other in pairs)
+    gained = sum(bool(other["correct"]) and not own["correct"] for own, other in pairs)
+    interval = paired(lost, gained, len(pairs) if told else 0)
     tokens = [sum(one["tokens"] for one in side.values()) for side in (strict, relaxed)]
     forwards = [sum(one["forwards"] for one in side.values()) for side in (strict, relaxed)]
     return AccuracyReport(
         suite=suite,
         answers=len(pairs),
-        strict_correct=sum(own["correct"] for own, _ in pairs),
-        relaxed_correct=sum(other["correct"] for _, other in pairs),
+        judged=told,
+        strict_correct=sum(bool(own["correct"]) for own, _ in pairs),
+        relaxed_correct=sum(bool(other["correct"]) for _, other in pairs),
         lost=lost,
         gained=gained,
         interval=interval,
@@ -171,5 +176,5 @@ def _accuracy(suite: str, records: Sequence[Record], margin: float) -> AccuracyR
         relaxed_tokens_per_forward=tokens[1] / forwards[1],
         exceptions=sum(other["exceptions"] for _, other in pairs),
         regret=sum(other["regret"] for _, other in pairs),
-        verdict=judge(interval, margin),
+        verdict=judge(interval, margin) if told else "not judged",
     )
