@@ -263,6 +263,53 @@ FORKS = "tests/test_native.py::test_a_forked_row_leaves_the_other_as_it_was"
 SHARED = "tests/test_native.py::test_a_shared_page_is_copied_before_either_row_writes_to_it"
 CLOSED = "tests/test_native.py::test_a_page_that_another_row_reads_is_not_handed_out"
 
+PERFECT = "tests/test_ptp.py::test_a_perfect_student_fills_every_step"
+
+STUDENTS = [
+    Mutant(
+        "ptp: inputs are one number late",
+        "drafters/ptp.py",
+        "return self._number(memory, row, first + place)",
+        "return self._number(memory, row, first + place + 1)",
+        (PERFECT,),
+    ),
+    Mutant(
+        "ptp: a branch stands behind its draft, not beside the next",
+        "drafters/ptp.py",
+        "shift=0 if place else -1",
+        "shift=0",
+        (PERFECT,),
+    ),
+    Mutant(
+        "ptp: the token that the target picked is drafted again",
+        "drafters/ptp.py",
+        "_branch_nodes(tree, b, under)[1:]",
+        "_branch_nodes(tree, b, under)[:-1]",
+        (PERFECT,),
+    ),
+    Mutant(
+        "ptp: a law is drawn from with the next number",
+        "drafters/ptp.py",
+        "self._number(memory, row, row.generated + place)",
+        "self._number(memory, row, row.generated + place + 1)",
+        (PERFECT,),
+    ),
+    Mutant(
+        "ptp: a branch counts as if its draft were the last right one for sure",
+        "drafters/quadratic.py",
+        "(1.0 - confidence[count]) * reached * gain",
+        "reached * gain",
+        ("tests/test_quadratic.py",),
+    ),
+    Mutant(
+        "ptp: the adapter changes every node",
+        "models/overlay.py",
+        "y[at] += F.linear(F.linear(x[at], self.down), self.up)",
+        "y += F.linear(F.linear(x, self.down), self.up)",
+        ("tests/test_overlay.py",),
+    ),
+]
+
 NATIVE = [
     Mutant(
         "native: cache compaction skipped",
@@ -433,7 +480,7 @@ NATIVE_VNNI = [
 """Faults that change nothing where inputs are signed, on AVX2."""
 
 KERNELS = {"none": [], "avx2": NATIVE, "vnni": [*NATIVE, *NATIVE_VNNI]}[isa()]
-MUTANTS = [*LOOP, *TREE, *VERIFIERS, *SAMPLING, *DRAFTERS, *KERNELS]
+MUTANTS = [*LOOP, *TREE, *VERIFIERS, *SAMPLING, *DRAFTERS, *STUDENTS, *KERNELS]
 
 
 def apply(mutant: Mutant, package: Path) -> str | None:
