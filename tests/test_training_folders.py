@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -23,6 +24,7 @@ from betoken.state import SamplingSettings
 from betoken.training.build import load_base
 from betoken.training.collect import CollectSettings, collect, read_samples
 from betoken.training.data import read_documents, rows_of
+from betoken.training.ptp import PtpTask
 from betoken.training.vocabulary import begin_id, end_id, make_tokenizer
 from training_toys import TEXT, config_file, quiet, saved_base, tiny_base
 
@@ -265,6 +267,28 @@ def test_a_model_of_ones_own(text: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert code == 0 and "text perplexity" in said
     code, _, error = run(capsys, *ptp, "--model", teacher, "--data", samples, "--top-k", "8", "--out", own)
     assert code == 2 and "the samples were drawn with top_k 9, not 8" in error
+
+
+def test_ctrl_c_leaves_a_checkpoint(
+    base: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "student"
+    command = ("train", "ptp", "--model", base, "--data", text, "--rank", "4", "--steps", "5", *PTP, "--out", str(out))
+    loss = PtpTask.loss
+
+    def interrupted(task: PtpTask, rows: np.ndarray, step: int, part: int) -> Any:
+        if step == 2:
+            signal.raise_signal(signal.SIGINT)
+        return loss(task, rows, step, part)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PtpTask, "loss", interrupted)
+        code, _, error = run(capsys, *command)
+    assert code == 130
+    assert f"3 of 5 done and kept; the same command continues {out}" in error
+    assert [path.name for path in out.iterdir()] == ["checkpoint.safetensors"]
+    assert run(capsys, *command)[0] == 0
+    assert (out / "ptp.json").is_file()
 
 
 @pytest.mark.parametrize(
