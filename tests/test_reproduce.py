@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from betoken.cli import main
 from betoken.errors import InputError
 from betoken.training.fit import Tell
-from betoken.training.reproduce import TripSettings, reproduce_trips, trips_table
+from betoken.training.reproduce import TripSettings, publish, reproduce_trips
 
 TINY = TripSettings(
     trips=48,
@@ -49,7 +50,9 @@ def test_everything_is_measured_and_a_second_call_finds_it_done(tmp_path: Path) 
 
 def test_the_table_has_a_row_a_seed(tmp_path: Path) -> None:
     found = reproduce_trips(TINY, 1, tmp_path, quiet)
-    table = trips_table([found, found]).splitlines()
+    publish(TINY, [found, found], tmp_path)
+    assert (tmp_path / "trips.provenance.json").is_file()
+    table = (tmp_path / "trips.md").read_text().splitlines()
     assert len(table) == 4
     assert table[2].startswith("| 1 | 2.070 |")
     assert all(line.count("|") == table[0].count("|") for line in table)
@@ -58,3 +61,11 @@ def test_the_table_has_a_row_a_seed(tmp_path: Path) -> None:
 def test_a_window_longer_than_a_trip_is_refused() -> None:
     with pytest.raises(InputError, match="scratch_window must be from 2 to 101"):
         TripSettings(scratch_window=102)
+
+
+def test_bad_seeds_are_refused_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "trips", "--seeds", "1,two", "--out", str(tmp_path / "trips")])
+    assert ended.value.code == 2
+    assert "numbers from 0 up" in capsys.readouterr().err
+    assert not (tmp_path / "trips").exists()

@@ -30,6 +30,7 @@ COMMANDS = (
     "betoken.commands.audit",
     "betoken.commands.calibrate",
     "betoken.commands.train",
+    "betoken.commands.reproduce",
     "betoken.commands.profile",
     "betoken.commands.inspect",
 )

@@ -159,6 +159,15 @@ class _Runs:
         return FitSettings(steps=steps, batch=settings.batch, lr=settings.lr, schedule="cosine", seed=self.seed)
 
 
+def publish(settings: TripSettings, found: Sequence[TripFindings], out: Path) -> str:
+    """Write `trips.md` and where its numbers come from; returns the table. Raises InputError for a full disk."""
+    result = out / "trips.md"
+    provenance.write_provenance(result, asdict(settings))
+    table = trips_table(found)
+    provenance.replace(result, table + "\n")
+    return table
+
+
 def trips_table(found: Sequence[TripFindings]) -> str:
     """The findings as a Markdown table, a row a seed."""
     head = (
