@@ -1,12 +1,47 @@
 """A few deliberate faults, each of which the tests must catch; `make mutants` tries them all."""
 
+import importlib.util
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 SCRIPT = Path(__file__).parent.parent / "tools" / "mutants.py"
+PACKAGE = SCRIPT.parent.parent / "src" / "betoken"
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mutants", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_mutant_has_its_text_and_its_tests(tool: ModuleType) -> None:
+    """Those of other processors too."""
+    wrong = []
+    for mutant in {*tool.MUTANTS, *tool.NATIVE, *tool.NATIVE_VNNI}:
+        found = (PACKAGE / mutant.file).read_text(encoding="utf-8").count(mutant.before)
+        if found != 1 or mutant.after == mutant.before:
+            wrong.append(f"{mutant.name}: its text occurs {found} times in {mutant.file}")
+        wrong += [f"{mutant.name}: there is no {test}" for test in mutant.tests if not exists(test)]
+    assert not wrong, "\n".join(wrong)
+    names = Counter(mutant.name for mutant in {*tool.MUTANTS, *tool.NATIVE, *tool.NATIVE_VNNI})
+    assert max(names.values()) == 1, names.most_common(3)
+
+
+def exists(test: str) -> bool:
+    """Whether a file holds the test function that is named, as far as one is."""
+    file, _, function = test.partition("::")
+    path = SCRIPT.parent.parent / file
+    name = function.partition("[")[0]
+    return path.is_file() and (not name or re.search(rf"^def {name}\(", path.read_text(), re.MULTILINE) is not None)
 
 
 @pytest.mark.parametrize("name", ["probe followed", "off by one in the visible cache", "bonus from the wrong node"])

@@ -139,6 +139,13 @@ TREE = [
         (f"{VERIFIED}[replay]",),
     ),
     Mutant(
+        "only roots are shifted",
+        "tree.py",
+        "offsets[:, node] += np.where(parent >= 0, 1 + above, 0)",
+        "offsets[:, node] = np.where(parent >= 0, 1 + above, offsets[:, node])",
+        ("tests/test_tree.py",),
+    ),
+    Mutant(
         "an ancestor is not seen",
         "tree.py",
         "seen[:, node] = seen[rows, np.maximum(parent, 0)] & (parent >= 0)[:, None]",
@@ -258,6 +265,7 @@ BITS = "tests/test_native.py::test_every_bit_is_what_plain_numpy_computes"
 TREES = "tests/test_native.py::test_a_tree_scores_bit_for_bit_as_one_node_at_a_time"
 GOLDEN = "tests/test_native.py::test_float32_scores_trees_as_transformers_scores_their_text"
 ROWS = "tests/test_native.py::test_rows_of_a_ragged_batch_score_bit_for_bit_as_alone"
+SHIFTED = "tests/test_native.py::test_shifted_probes_score_bit_for_bit_as_a_forward_pass_of_their_own"
 BRANCH = "tests/test_native.py::test_after_a_kept_branch_the_row_goes_on_bit_for_bit_as_if_decoded_plainly"
 FORKS = "tests/test_native.py::test_a_forked_row_leaves_the_other_as_it_was"
 SHARED = "tests/test_native.py::test_a_shared_page_is_copied_before_either_row_writes_to_it"
@@ -308,6 +316,65 @@ STUDENTS = [
         "y += F.linear(F.linear(x, self.down), self.up)",
         ("tests/test_overlay.py",),
     ),
+    Mutant(
+        "ptp: a whole student's matrices change every node",
+        "models/overlay.py",
+        "y[at] = F.linear(x[at], self.weight, self.bias)",
+        "y[:] = F.linear(x, self.weight, self.bias)",
+        ("tests/test_overlay.py",),
+    ),
+    Mutant(
+        "ptp: a whole student's norms change every node",
+        "models/overlay.py",
+        "y[self.at] = rms_norm(x[self.at], other, eps)",
+        "y[:] = rms_norm(x, other, eps)",
+        ("tests/test_overlay.py",),
+    ),
+]
+
+ANSWERS = [
+    Mutant(
+        "parse: a boundary is a token early",
+        "answers/boundaries.py",
+        "places = [bisect_left(ends, begins[position]) for",
+        "places = [max(0, bisect_left(ends, begins[position]) - 1) for",
+        ("tests/test_boundaries.py",),
+    ),
+    Mutant(
+        "parse: a boundary lies inside a character",
+        "answers/boundaries.py",
+        "if 0 < end < len(data) and end in characters]",
+        "if 0 < end < len(data)]",
+        ("tests/test_boundaries.py",),
+    ),
+    Mutant(
+        "parse: a copy does not see the last token of its prefix",
+        "answers/packed.py",
+        "parent = node if place else end - done - 1\n",
+        "parent = node if place else max(0, end - done - 2)\n",
+        ("tests/test_packed.py",),
+    ),
+    Mutant(
+        "parse: a copy sees the text up to a later boundary",
+        "answers/packed.py",
+        "parent = node if place else end - done - 1\n",
+        "parent = node if place else min(end - done, tree.roles.count(Role.CANDIDATE))\n",
+        ("tests/test_packed.py",),
+    ),
+    Mutant(
+        "parse: a copy behind cached text sees all of it",
+        "answers/packed.py",
+        "node = tree.root(token, anchor=end, wanted=most == 0)",
+        "node = tree.root(token, anchor=done, wanted=most == 0)",
+        ("tests/test_packed.py",),
+    ),
+    Mutant(
+        "parse: a prefix is kept though one before it failed",
+        "answers/parse.py",
+        'elif self.rule == "first-failure":',
+        'elif self.rule == "last-pass":',
+        ("tests/test_answers.py::test_rules",),
+    ),
 ]
 
 NATIVE = [
@@ -341,9 +408,9 @@ NATIVE = [
     ),
     Mutant(
         "native: a row reads its neighbour's pages",
-        "models/native/target.py",
-        "np.repeat(np.array(tables, dtype=np.int64), counts)",
-        "np.repeat(np.array(tables[:1] * len(tables), dtype=np.int64), counts)",
+        "models/native/reading.py",
+        "committed + node, rows[1, row], committed\n",
+        "committed + node, rows[1, 0], committed\n",
         (ROWS,),
     ),
     Mutant(
@@ -387,6 +454,13 @@ NATIVE = [
         "cached[node] + offset[node])",
         "cached[node] + node + shifts[row, node])",
         (TREES,),
+    ),
+    Mutant(
+        "native: only roots are shifted",
+        "models/native/reading.py",
+        "offset[parent] + 1 + shifts[row, node]\n",
+        "offset[parent] + 1\n",
+        (SHIFTED,),
     ),
     Mutant(
         "native: position ignores the shifts",
@@ -480,7 +554,7 @@ NATIVE_VNNI = [
 """Faults that change nothing where inputs are signed, on AVX2."""
 
 KERNELS = {"none": [], "avx2": NATIVE, "vnni": [*NATIVE, *NATIVE_VNNI]}[isa()]
-MUTANTS = [*LOOP, *TREE, *VERIFIERS, *SAMPLING, *DRAFTERS, *STUDENTS, *KERNELS]
+MUTANTS = [*LOOP, *TREE, *VERIFIERS, *SAMPLING, *DRAFTERS, *STUDENTS, *ANSWERS, *KERNELS]
 
 
 def apply(mutant: Mutant, package: Path) -> str | None:
