@@ -68,6 +68,7 @@ def test_replay_is_plain_sampling(
 def test_samples_of_one_request_differ() -> None:
     target = ToyTarget(far=True)
     drafter = RandomTreeDrafter()
+    drafter.start(target)
     stop = StopSettings(max_new_tokens=20, ignore_eos=True)
     sampling = SamplingSettings(temperature=1.0, seed=4)
     rows = decode(target, drafter, Replay(), [Request([1], sampling, stop, sample=n) for n in range(3)], 6)
