@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from betoken import noise
-from betoken.sampling import adjust, law, pick, pick_gumbel, pick_inverse_cdf
+from betoken.sampling import adjust, law, pick, pick_gumbel, pick_inverse_cdf, pick_softmax
 from betoken.state import Row, SamplingSettings, StopSettings
 
 logits_lists = st.lists(st.sampled_from([-2.0, -1.0, 0.0, 0.5, 0.5, 1.0, 3.0]), min_size=1, max_size=12)
@@ -155,3 +155,28 @@ def test_pick_uses_the_noise_of_its_position() -> None:
     for position in range(20):
         u = noise.uniform(11, 0, position)
         assert pick(logits, row, position) == pick_inverse_cdf(law(logits, settings), u)
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 5000, 49_152])
+@pytest.mark.parametrize(("scale", "temperature"), [(0.0, 1.0), (2.5, 1.5), (4.0, 0.3), (200.0, 0.7)])
+def test_a_pick_without_the_law_is_the_pick_of_the_law(size: int, scale: float, temperature: float) -> None:
+    """At random numbers, and at the very edges of tokens' intervals, where the last bit decides."""
+    rng = np.random.default_rng(size)
+    logits = (rng.standard_normal(size) * scale).astype(np.float32)
+    logits[rng.random(size) < 0.1] = -np.inf
+    logits[rng.integers(size)] = 3.0
+    whole = law(logits, SamplingSettings(temperature))
+    near = rng.choice(np.cumsum(whole), 12)
+    numbers = [0.0, 1.0 - 2.0**-53, *rng.random(12), *near, *np.nextafter(near, 0.0), *np.nextafter(near, 1.0)]
+    for u in numbers:
+        if u < 1.0:
+            assert pick_softmax(logits, temperature, u) == pick_inverse_cdf(whole, u)
+
+
+def test_the_law_decides_at_the_edges_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = (np.random.default_rng(0).standard_normal(49_152) * 2.5).astype(np.float32)
+    settings = SamplingSettings(1.5)
+    numbers = np.random.default_rng(1).random(50)
+    expected = [pick_inverse_cdf(law(logits, settings), u) for u in numbers]
+    monkeypatch.setattr("betoken.sampling.law", lambda *_: pytest.fail("not needed"))
+    assert [pick_softmax(logits, 1.5, u) for u in numbers] == expected

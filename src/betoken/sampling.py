@@ -22,6 +22,9 @@ from betoken.state import Row, SamplingSettings
 Logits = NDArray[np.float32]
 Law = NDArray[np.float64]
 
+_BLOCK = 256
+"""Tokens whose probabilities are added up together when a pick needs no more of the law."""
+
 
 def adjust(logits: Logits, row: Row, drafted: Sequence[int]) -> Logits:
     """Logits [V] after everything that comes before the temperature.
@@ -131,6 +134,31 @@ def pick_inverse_cdf(probabilities: Law, u: float) -> int:
     return token
 
 
+def pick_softmax(adjusted: Logits, temperature: float, u: float) -> int:
+    """`pick_inverse_cdf` of the whole softmax [V] of adjusted logits [V], without dividing and adding all of it up.
+
+    Sums over blocks lead to the token. They are not rounded as the cumulative sums of the law are, so near the edge of
+    a token's interval, where that could matter, the law decides.
+    """
+    weights = adjusted.astype(np.float64)
+    weights /= temperature
+    weights -= weights.max()
+    np.exp(weights, out=weights)
+    blocks = np.cumsum(np.add.reduceat(weights, np.arange(0, weights.shape[0], _BLOCK)))
+    aim = u * float(blocks[-1])
+    block = int(blocks.searchsorted(aim, side="right"))
+    reached = np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK])
+    reached += blocks[block - 1] if block else 0.0
+    index = int(reached.searchsorted(aim, side="right"))
+    if index < reached.shape[0]:
+        below = float(reached[index - 1]) if index else float(blocks[block - 1]) if block else 0.0
+        # Adding up n numbers that sum to 1, in whatever order, is off by n / 2 units of 2**-52 at most.
+        margin = (2 * weights.shape[0] + 4096) * 2.0**-52 * float(blocks[-1])
+        if below + margin < aim < float(reached[index]) - margin:
+            return block * _BLOCK + index
+    return pick_inverse_cdf(law(adjusted, SamplingSettings(temperature)), u)
+
+
 def pick_gumbel(probabilities: Law, gumbels: NDArray[np.float64]) -> int:
     """Argmax of log-probability plus Gumbel noise, [V] each: the same law by other means."""
     with np.errstate(divide="ignore"):
@@ -142,6 +170,8 @@ def pick(adjusted: Logits, row: Row, position: int, *, gumbel: bool = False) -> 
     settings = row.sampling
     if settings.greedy:
         return int(np.argmax(adjusted))
+    if settings.keeps_all and not gumbel:
+        return pick_softmax(adjusted, settings.temperature, noise.uniform(settings.seed, row.sample, position))
     return draw(law(adjusted, settings), row, position, gumbel=gumbel)
 
 

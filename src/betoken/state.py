@@ -61,6 +61,11 @@ class SamplingSettings:
         return self.temperature == 0.0
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether every token keeps its probability: no top-k, top-p or min-p."""
+        return self.top_k == 0 and self.top_p >= 1.0 and self.min_p <= 0.0
+
+    @property
     def needs_history(self) -> bool:
         """Whether a token's law depends on which tokens stand before it (penalties)."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
