@@ -11,8 +11,10 @@ from betoken.drafters.index import ROOT, NgramIndex, SuffixIndex
 from betoken.drafters.prompt_lookup import PromptLookup
 from betoken.drafters.suffix import END_OF_ANSWER, Suffix
 from betoken.errors import InputError
+from betoken.models.target import Scores
 from betoken.state import Row, SamplingSettings, State, StopSettings
-from betoken.tree import TokenTree
+from betoken.tree import RowTree, TokenTree
+from betoken.verifiers.verifier import RowVerdict, Verdict
 
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 
@@ -212,3 +214,27 @@ def test_global_tree_forgets_the_oldest_output() -> None:
 def test_settings_that_allow_no_draft_are_refused(cls: type, settings: dict[str, float]) -> None:
     with pytest.raises(InputError):
         cls(**settings)
+
+
+@pytest.mark.parametrize("make", [Suffix, PromptLookup])
+def test_prompts_are_read_in_prefill_where_a_draft_is_expected(make: type[Suffix] | type[PromptLookup]) -> None:
+    """The first draft then costs what any other does; without prefill, or unexpected, it reads the prompt itself."""
+    prompt = [1, 2, 3, 4] * 50
+    drafts = []
+    for expects, prefilled in ((True, True), (False, True), (True, False)):
+        drafter, row = make(), make_row(prompt)
+        row.expects_draft = expects
+        drafter.admit([row])
+        if prefilled:
+            chunk = TokenTree.stack([RowTree.chain(prompt[0], prompt[1:-1])])
+            drafter.observe(
+                chunk,
+                Scores(np.zeros((0, 8), np.float32), np.full((1, 199), -1)),
+                Verdict((RowVerdict(tuple(range(199)), -1),)),
+                State((row,)),
+            )
+        index = drafter._rows[row.id]
+        size = index.size if isinstance(index, SuffixIndex) else len(index.text)
+        assert size == (200 if expects and prefilled else 0)
+        drafts.append(drafted(drafter.propose(State((row,)), [6])))
+    assert drafts == [[1, 2, 3, 4, 1]] * 3

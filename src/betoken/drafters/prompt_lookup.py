@@ -52,7 +52,7 @@ class PromptLookup:
         """Fits every target."""
 
     def admit(self, rows: Sequence[Row]) -> None:
-        """An empty index for each row; `propose` fills it, so its cost is part of the drafting time."""
+        """An empty index for each row."""
         for row in rows:
             self._rows[row.id] = NgramIndex(self.min_ngram, self.max_ngram, last=self.prefer == "last")
 
@@ -70,13 +70,21 @@ class PromptLookup:
         return TokenTree.stack(trees)
 
     def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
-        """Learns nothing: the next `propose` reads the committed text."""
+        """Reads prompts while they are prefilled; what is committed later, the next `propose` reads."""
+        for row in state.rows:
+            if row.generated == 0 and row.expects_draft:
+                self._read(row)
 
-    def _copy(self, row: Row, most: int) -> list[int]:
+    def _read(self, row: Row) -> NgramIndex:
+        """The row's index, with all of its hint and text."""
         index = self._rows[row.id]
         if row.hint and not index.text:
             index.extend([*row.hint, END_OF_HINT])
         index.extend(row.tokens[len(index.text) - (len(row.hint) + 1 if row.hint else 0) :])
+        return index
+
+    def _copy(self, row: Row, most: int) -> list[int]:
+        index = self._read(row)
         for size in range(self.max_ngram, self.min_ngram - 1, -1):
             at = index.lookup(size)
             if at is not None:

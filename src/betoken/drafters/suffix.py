@@ -66,7 +66,7 @@ class Suffix:
         """Fits every target."""
 
     def admit(self, rows: Sequence[Row]) -> None:
-        """An empty index for each row; `propose` fills it, so its cost is part of the drafting time."""
+        """An empty index for each row."""
         for row in rows:
             self._rows[row.id] = self._index()
 
@@ -84,7 +84,10 @@ class Suffix:
         return TokenTree.stack(trees)
 
     def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
-        """Learns nothing: the next `propose` reads the committed text."""
+        """Reads prompts while they are prefilled; what is committed later, the next `propose` reads."""
+        for row in state.rows:
+            if row.generated == 0 and row.expects_draft:
+                self._read(row)
 
     def _index(self) -> SuffixIndex:
         return SuffixIndex(self.max_match + self.max_draft)
@@ -99,11 +102,16 @@ class Suffix:
             self._global = self._index()
         self._global.extend(fresh)
 
-    def _draft(self, row: Row, limit: int) -> RowTree:
+    def _read(self, row: Row) -> SuffixIndex:
+        """The row's index, with all of its hint and text."""
         own = self._rows[row.id]
         if row.hint and not own.size:
             own.extend([*row.hint, END_OF_ANSWER])
         own.extend(row.tokens[own.size - (len(row.hint) + 1 if row.hint else 0) :])
+        return own
+
+    def _draft(self, row: Row, limit: int) -> RowTree:
+        own = self._read(row)
         best, best_score = RowTree.under(row.pending), 0.0
         most = min(limit - 1, self.max_draft)
         grow = _grow_tree if self.tree else _grow_chain
