@@ -113,6 +113,20 @@ def test_a_file_from_a_busy_machine_is_measured_anew_and_a_busy_machine_keeps_th
     assert load(target, tmp_path, threads=2, clock=target.clock).timings.seconds == pytest.approx(true.seconds)
 
 
+@pytest.mark.parametrize("seconds", [(1.47, 0.51), (0.02, 0.015, 0.05), (0.018, 0.05, 0.03)])
+def test_a_file_in_which_more_nodes_take_less_time_is_measured_anew(tmp_path: Path, seconds: tuple[float, ...]) -> None:
+    """Passes now may be as slow as those in the file: the file alone says that something else ran."""
+    target = SlowTarget()
+    poisoned = Timings((1, 8, 16)[: len(seconds)], seconds, 64)
+    save(poisoned, target, tmp_path, threads=2)
+    target.clock = lambda: 200.0 * target.now  # type: ignore[method-assign]
+    found = load(target, tmp_path, threads=2, clock=target.clock, budget_s=300.0).timings.seconds
+    assert list(found) == sorted(found) and found != seconds
+    target.passes = 0
+    load(target, tmp_path, threads=2, clock=target.clock)
+    assert target.passes < 20, "what was measured now is kept"
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", '{"key": 1}', '{"timings": {"nodes": [1], "seconds": [1.0], "context": 0, "per_position": 0}}'],

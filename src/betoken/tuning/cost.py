@@ -34,7 +34,7 @@ _POINTS = (*GRID, 128, 256, 512, MOST_NODES)
 _NODES = np.arange(MOST_NODES + 1)
 
 _FEW, _MUCH = 8, 1.3
-"""A kept curve is checked at up to 8 nodes; timings 1.3 times too long are not kept."""
+"""A kept curve is checked at up to 8 nodes; timings 1.3 times too long, or above a longer pass's, are not kept."""
 
 
 class CostModel:
@@ -161,14 +161,19 @@ def load(
     """The cost model of this target on this machine: from `folder`, else measured now and kept there.
 
     `threads` defaults to torch's. A file that cannot be read, is of another machine, or was measured while other
-    programs were busy, is measured anew.
+    programs were busy (its passes are much slower than now, or than passes over more nodes), is measured anew.
     """
     key = machine_key(target, threads)
     known = _read(_file(folder, key), key)
-    if known is None or _was_disturbed(known, target, clock):
+    if known is None or _contradicts_itself(known) or _was_disturbed(known, target, clock):
         known = measure(target, budget_s=budget_s, clock=clock)
         save(known, target, folder, threads=threads)
     return CostModel(known)
+
+
+def _contradicts_itself(known: Timings) -> bool:
+    """Whether some pass took much longer than one over more nodes: then something else took part of its time."""
+    return any(min(known.seconds[at:]) * _MUCH < one for at, one in enumerate(known.seconds))
 
 
 def _was_disturbed(known: Timings, target: Target, clock: Clock) -> bool:
