@@ -16,12 +16,13 @@ from torch import nn
 
 from betoken.errors import InputError
 from betoken.models.student import EmbeddingKind, Objective, WeightKind
-from betoken.sampling import pick_inverse_cdf
+from betoken.sampling import law, pick_inverse_cdf
+from betoken.state import SamplingSettings
 from betoken.training import checkpoint, lm
 from betoken.training.build import new_base, new_student
 from betoken.training.data import Rows
 from betoken.training.fit import FitSettings, Fitted, Loss, fit
-from betoken.training.intervals import laws
+from betoken.training.intervals import interval, laws
 from betoken.training.objectives import PLAIN, input_vectors, node_loss
 from betoken.training.ptp import PtpSettings, PtpTask
 from betoken.training.validate import _count, _survival, validate
@@ -187,15 +188,42 @@ def test_losses_against_their_formulas() -> None:
     numbers = torch.Generator().manual_seed(0)
     ours, theirs = (torch.randn(6, 5, generator=numbers, dtype=torch.float64) for _ in range(2))
     labels = torch.arange(6) % 5
-    law = replace(PLAIN, temperature=0.5)
+    tempered = replace(PLAIN, temperature=0.5)
     p, q = (np.exp(2 * part.numpy()) / np.exp(2 * part.numpy()).sum(1, keepdims=True) for part in (theirs, ours))
     for divergence, expected in (("kl", p * np.log(p / q)), ("reverse-kl", q * np.log(q / p))):
-        found = node_loss("c-ptp", ours, labels, theirs, law, divergence)  # type: ignore[arg-type]
+        found = node_loss("c-ptp", ours, labels, theirs, tempered, divergence)  # type: ignore[arg-type]
         assert float(found) == pytest.approx(expected.sum(1).mean())
     plain = np.exp(ours.numpy()) / np.exp(ours.numpy()).sum(1, keepdims=True)
     for objective in ("o-ptp", "scratch", "independent"):
-        found = node_loss(objective, ours, labels, None, law)  # type: ignore[arg-type]
+        found = node_loss(objective, ours, labels, None, tempered)  # type: ignore[arg-type]
         assert float(found) == pytest.approx(-np.log(plain[np.arange(6), labels.numpy()]).mean())
+
+
+def test_teachers_of_plain_text(tmp_path: Path) -> None:
+    """Intervals and logits of the labels, token by token from transformers' logits one position before."""
+    base = tiny_base(tmp_path)
+    task = tiny_task(base, "c-ptp", "full", law=SamplingSettings(temperature=0.7, top_k=40))
+    batch = task.data.take(slice(0, 2))
+    tokens = torch.from_numpy(batch.tokens)
+    windows = Windows.over(np.array([[1, 20, 34], [2, 3, 37]]), 4, batch.lengths, 40, task.device)
+    labels = windows.of_text(tokens)
+    teacher = task.taught(tokens, task.model.read(tokens))
+    found = task.intervals(batch, windows, labels, teacher)
+    said = task._said(teacher, windows.index, windows.inside).numpy()
+    with torch.no_grad():
+        logits = base.model(input_ids=tokens).logits.numpy()
+    number = 0
+    for row, q, cut in np.ndindex(2, 4, 3):
+        place = int(windows.starts[row, cut]) + q
+        low, high = float(found.low[row, q, cut]), float(found.high[row, q, cut])
+        if place >= 40:
+            assert (low, high) == (0.0, 0.0)
+            continue
+        own = law(logits[row, place - 1], task.settings.law)
+        assert (low, high) == pytest.approx(interval(own, int(tokens[row, place])), abs=1e-5)
+        np.testing.assert_allclose(said[number], logits[row, place - 1], atol=1e-4)
+        number += 1
+    assert number == len(said) == 23
 
 
 def test_only_the_students_weights_learn(tmp_path: Path) -> None:

@@ -18,14 +18,17 @@ from betoken.cli import main
 from betoken.errors import InputError
 from betoken.models.config import DecoderConfig
 from betoken.models.student import StudentCard, read_student, sizes_of
+from betoken.models.target import Scores
 from betoken.noise import uniform
 from betoken.sampling import law, pick_inverse_cdf
-from betoken.state import SamplingSettings
+from betoken.state import Row, SamplingSettings, State, StopSettings
 from betoken.training.build import load_base
-from betoken.training.collect import CollectSettings, collect, read_samples
+from betoken.training.collect import CollectSettings, Recorder, collect, read_samples
 from betoken.training.data import read_documents, rows_of
 from betoken.training.ptp import PtpTask
 from betoken.training.vocabulary import begin_id, end_id, make_tokenizer
+from betoken.tree import RowTree, TokenTree
+from betoken.verifiers.verifier import RowVerdict, Verdict
 from training_toys import TEXT, config_file, quiet, saved_base, tiny_base
 
 
@@ -180,6 +183,21 @@ def test_samples_do_not_depend_on_drafter_or_interruption(base: str, tmp_path: P
     assert len(short) == 4 and short.lengths.max() == 4  # two prompts fill their rows
     with pytest.raises(InputError, match="no sample fits: raise --sequence"):
         read_samples(whole, 1, vocab_size=258)
+
+
+def test_only_committed_tokens_are_recorded() -> None:
+    """A path whose second token ends the row: what was accepted behind it is no part of the sample."""
+    row = Row(0, 0, np.array([3]), SamplingSettings(temperature=1.0), StopSettings(), frozenset({2}), 64)
+    tree = TokenTree.stack([RowTree.chain(3, [1, 2, 0])])
+    logits = torch.log(torch.tensor([[0.5, 0.25, 0.125, 0.125]])).repeat(4, 1)
+    verdict = Verdict((RowVerdict((0, 1, 2, 3), 1),))
+    recorder = Recorder()
+    row.commit(verdict.tokens(tree, 0))
+    recorder(tree, Scores(logits, np.arange(4)[None], {}), verdict, State((row,)))
+    sample = recorder.sample(row)
+    assert (sample.tokens, sample.prompt) == ([3, 1, 2], 1)
+    np.testing.assert_allclose(sample.intervals, [(0.5, 0.75), (0.75, 0.875)], atol=1e-7)
+    assert sample.u == [uniform(0, 0, 0), uniform(0, 0, 1)]
 
 
 PTP = ("--sequence", "40", "--window", "4", "--cuts", "3", "--batch", "2", "--warmup", "2", "--threads", "1")
