@@ -56,14 +56,35 @@ class Acceptance:
         broad = self._broad_right[claim] / self._broad_tried[claim]
         return (self._right[cell] + _LEAN * broad) / (self._tried[cell] + _LEAN)
 
+    def judge(self, parents: Sequence[int], claims: Sequence[float], last: int) -> tuple[list[float], list[int]]:
+        """The probability [N - 1] that each candidate's path is right, and the cells [N] of all nodes.
+
+        `parents`, `claims` [N] of a tree whose node 0 is the pending token; `last` as for `mood`.
+        """
+        mood = self.mood(last, len(parents))
+        depths, path, cells = [0], [1.0], [0]
+        known: dict[int, float] = {}
+        for parent, claim in zip(parents[1:], claims[1:], strict=True):
+            depth = depths[parent] + 1
+            cell = (bisect_right(_EDGES, claim) * _DEPTHS + (depth > 1) + (depth > 4)) * _MOODS + mood
+            chance = known.get(cell)
+            if chance is None:
+                chance = known[cell] = self.estimate(cell)
+            depths.append(depth)
+            cells.append(cell)
+            path.append(path[parent] * chance)
+        return path[1:], cells
+
     def learn(self, cell: int, right: bool) -> None:
         """A node of this cell was tried: its parent was right."""
-        self._count(self._right, self._tried, cell, right)
-        self._count(self._broad_right, self._broad_tried, cell // (_DEPTHS * _MOODS), right)
+        memory = self.memory
+        self._count(self._right, self._tried, cell, right, memory)
+        self._count(self._broad_right, self._broad_tried, cell // (_DEPTHS * _MOODS), right, memory)
 
-    def _count(self, rights: list[float], tries: list[float], at: int, right: bool) -> None:
-        if tries[at] > self.memory:
-            fade = 1.0 - 1.0 / self.memory
+    @staticmethod
+    def _count(rights: list[float], tries: list[float], at: int, right: bool, memory: float) -> None:
+        if tries[at] > memory:
+            fade = 1.0 - 1.0 / memory
             tries[at] *= fade
             rights[at] *= fade
         tries[at] += 1.0

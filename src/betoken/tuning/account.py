@@ -6,9 +6,10 @@ Times are in units of a plain step, for one row of the batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from betoken.tuning.acceptance import Acceptance
+from betoken.tuning.cost import Prices
 from betoken.tuning.gains import Gains
 
 HEAD_START = 32
@@ -28,7 +29,7 @@ _FADE = 0.95
 _MOST_PURSE = 4.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Plan:
     """What the arms of a row are expected to bring and to cost, a list entry an arm, before catching up."""
 
@@ -37,9 +38,14 @@ class Plan:
     """Drafting and the longer forward pass."""
     stakes: Sequence[float]
     """The part of it that is spent before nodes can still be left out."""
+    promising: Sequence[int]
+    """Arms that would pay if time were worth no more than in plain decoding; no other can pay."""
     near: int
     """First arm that is far beyond those that were tried."""
-    rests_on: tuple[object, ...]
+    drafting: Sequence[float]
+    """What it rests on, with `accepted`: seconds by arm, prices, and nodes of the other rows."""
+    prices: Prices
+    others: int
 
 
 @dataclass
@@ -139,5 +145,7 @@ class Proposed:
     keep: list[int]
     """Increasing node indices; all of them unless the row was trimmed."""
     nested: bool
-    cells: list[int] = field(default_factory=list)
-    """Cell of each node's claim; empty where claims are not judged."""
+    chances: Sequence[float] = ()
+    """The probability that each candidate's path is right; empty where claims are not judged, as `cells` then."""
+    cells: Sequence[int] = ()
+    """Cell of each node's claim."""

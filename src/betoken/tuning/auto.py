@@ -18,17 +18,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil, isfinite
+from math import isfinite
 
 from betoken.errors import InputError
 from betoken.state import Row, State
 from betoken.tree import TokenTree
 from betoken.tuning.acceptance import Acceptance
-from betoken.tuning.account import HEAD_START, LOOK_STEPS, Account, Plan, Proposed
+from betoken.tuning.account import HEAD_START, LOOK_STEPS, Account, Proposed
+from betoken.tuning.arms import Arms
 from betoken.tuning.cost import CostModel, Prices
-from betoken.tuning.gains import LIMITS, DraftTimes, Gains, arm_below
+from betoken.tuning.gains import LIMITS, Gains, arm_below
 from betoken.tuning.nodes import StepTimes
 from betoken.tuning.subtree import may_trim, subtree
+from betoken.tuning.trimming import select
 from betoken.verifiers.verifier import RowVerdict, Verdict
 
 _RECORD = 4
@@ -58,7 +60,9 @@ class AutoNodes:
     _accounts: dict[int, Account] = field(default_factory=dict, init=False, repr=False)
     _gains: Gains = field(default_factory=Gains, init=False, repr=False)
     _acceptance: Acceptance = field(init=False, repr=False)
-    _drafts: DraftTimes = field(default_factory=DraftTimes, init=False, repr=False)
+    _arms: Arms = field(init=False, repr=False)
+    _present: list[Account] = field(default_factory=list, init=False, repr=False)
+    """Those of the rows of this step."""
     _trimmable: bool = field(default=True, init=False, repr=False)
     _invests: bool = field(default=False, init=False, repr=False)
     _resting: bool = field(default=False, init=False, repr=False)
@@ -76,7 +80,8 @@ class AutoNodes:
         if self.most < 1:
             raise InputError(f"nodes auto: most must be at least 1, not {self.most}")
         self._acceptance = Acceptance(memory=400.0)
-        self._prices = Prices(self.cost.curve(0.0), self.cost.measured_curve, 1)
+        self._arms = Arms(self.most)
+        self._prices = Prices(self.cost.curve(0.0), self.cost.measured_curve, 1, self.most)
 
     @property
     def _allowance(self) -> float:
@@ -92,7 +97,7 @@ class AutoNodes:
         If not, a draft would have to catch up with the whole prompt, and is priced so.
         """
         account = self._account(row)
-        arm, _ = self._paying(account, self._prices, 0, account.rate)
+        arm, _ = self._arms.paying(account, self._prices, 0, account.rate)
         self._passed_over += 1
         if arm > 0 or account.invests or self._passed_over >= _RETRY:
             self._passed_over = 0
@@ -102,50 +107,43 @@ class AutoNodes:
 
     def limits(self, state: State) -> list[int]:
         """[B] most nodes the drafter may propose for each row; see the module."""
-        accounts = [self._account(row) for row in state.rows]
-        self._resting = all(account.rest > 0 for account in accounts)
+        accounts = self._present = [self._accounts.get(row.id) or self._account(row) for row in state.rows]
+        self._resting = all([account.rest > 0 for account in accounts])
         if self._resting:
             for account in accounts:
                 account.rest, account.arm = account.rest - 1, 0
             return [1] * len(accounts)
-        prices = self._refresh(state)
-        everyone = sum(account.nodes for account in accounts)
-        rate = sum(account.rate for account in accounts) / len(accounts)
+        prices = self._refresh(state.rows)
+        everyone = sum([account.nodes for account in accounts])
+        rate = sum([account.rate for account in accounts]) / len(accounts)
         for account in accounts:
-            account.arm = self._arm(account, prices, everyone - account.nodes, rate)
+            account.arm = self._arms.choose(account, prices, everyone - account.nodes, rate)
         return [min(LIMITS[account.arm], self.most) for account in accounts]
 
     def trim(self, tree: TokenTree, state: State) -> TokenTree:
         """Without the nodes that cost more than they are expected to bring, or more than a row may stake."""
         if self._resting:
             return tree
-        counts = tree.counts.tolist()
-        accounts = [self._account(row) for row in state.rows]
-        self._proposed = []
-        chances: list[Sequence[float]] = []
-        for b, account in enumerate(accounts):
-            judged: Sequence[float] = ()
-            proposed = Proposed(counts[b], list(range(counts[b])), not account.invests)
-            if counts[b] > 1:
-                self._read(tree, b, account)
-                proposed.nested = not account.invests
-                if account.trimmable:
-                    judged, proposed.cells = self._judge(tree, b, counts[b], account)
-            self._proposed.append(proposed)
-            chances.append(judged)
-        if any(chances):
-            self._select(accounts, chances, counts)
-        if all(len(row.keep) == row.nodes for row in self._proposed):
+        accounts, counts = self._present, _sizes(tree)
+        proposed = self._proposed = [
+            self._read(tree, b, count, account) if count > 1 else Proposed(1, [0], not account.invests)
+            for b, (count, account) in enumerate(zip(counts, accounts, strict=True))
+        ]
+        judged = sum([len(row.chances) for row in proposed])
+        if not judged:
             return tree
-        return subtree(tree, [row.keep for row in self._proposed])
+        select(accounts, proposed, sum(counts) - judged, self._prices)
+        if all([len(row.keep) == row.nodes for row in proposed]):
+            return tree
+        return subtree(tree, [row.keep for row in proposed])
 
     def observe(self, tree: TokenTree, verdict: Verdict, state: State, times: StepTimes) -> None:
         """What a step accepted and what it cost."""
-        accounts = [self._account(row) for row in state.rows]
+        accounts = self._present
         if self._resting:
             self._observe_plain(accounts, times)
             return
-        counts = tree.counts.tolist()
+        counts = _sizes(tree)
         total, prices = sum(counts), self._prices
         self.cost.observe(total, prices.context, times.target)
         self._learn_drafting(accounts, times.draft)
@@ -161,7 +159,7 @@ class AutoNodes:
     def _observe_plain(self, accounts: Sequence[Account], times: StepTimes) -> None:
         """A step in which all rows rested."""
         self.cost.observe(len(accounts), self._prices.context, times.target)
-        self._drafts.learn(0, times.draft)
+        self._arms.times.learn(0, times.draft)
         for account in accounts:
             account.nodes = 1
             account.settle(1, 0.0, self._allowance)
@@ -191,120 +189,27 @@ class AutoNodes:
             self._accounts[row.id] = account
         return account
 
-    def _refresh(self, state: State) -> Prices:
+    def _refresh(self, rows: Sequence[Row]) -> Prices:
         """What nodes cost at this context and batch size."""
-        rows = state.rows
         context = sum([row.cached for row in rows]) / len(rows)
         curve = self.cost.curve(context)
         if self._prices.curve is not curve or self._prices.rows != len(rows):
-            self._prices = Prices(curve, self.cost.measured_curve, len(rows))
+            self._prices = Prices(curve, self.cost.measured_curve, len(rows), self.most)
         self._prices.context = context
         return self._prices
 
-    def _arm(self, account: Account, prices: Prices, others: int, rate: float) -> int:
-        """The arm that pays best; or one that invests, or looks at a drafter that seems not to pay."""
-        best, stakes = self._paying(account, prices, others, rate)
-        if account.invests and (account.trusted or account.net > 0.0):
-            best = max(best, account.invest(stakes))
-        elif best > 0 and account.looking <= 1:
-            account.looking = 0
-        else:
-            best = account.look(stakes)
-        account.stake = self._drafts.extra()[best] / prices.plain
-        return best
-
-    def _paying(self, account: Account, prices: Prices, others: int, rate: float) -> tuple[int, Sequence[float]]:
-        """The arm with the greatest expected tokens minus rate x time among those the row can afford to lose.
-
-        And what each arm stakes before nodes can still be left out.
-        """
-        plan = self._plan(account, prices, others)
-        stakes = plan.stakes
-        resume = self._drafts.resume(account.missed) / prices.plain if account.missed else 0.0
-        if resume:
-            stakes = [0.0] + [stake + resume for stake in stakes[1:]]
-        # Half of the account may be staked at once (one unlucky draft shall not end it), or the smallest draft; and
-        # no limit far beyond those that were tried, unless drafting is cheap.
-        most = min(max(0.5 * account.credit, stakes[min(1, len(stakes) - 1)]), max(account.credit, 0.0))
-        best, best_value = 0, rate * resume
-        for arm, (accepted, loss, stake) in enumerate(zip(plan.accepted, plan.losses, stakes, strict=True)):
-            value = accepted - rate * loss
-            if value > best_value and stake <= most and (arm < plan.near or stake < 0.1):
-                best, best_value = arm, value
-        return best, stakes
-
-    def _plan(self, account: Account, prices: Prices, others: int) -> Plan:
-        """What each arm brings and costs; worked out again only when what it rests on has changed."""
-        drafting, (accepted, scored) = self._drafts.extra(), account.gains.expected()
-        plan, rests_on = account.plan, (others, accepted, drafting, prices)
-        if plan is None or plan.rests_on != rests_on:
-            top = arm_below(self.most) + 1
-            own = [seconds / prices.plain for seconds in drafting[:top]]
-            forward = prices.beyond(others + 1, [ceil(more) for more in scored[:top]])
-            losses = [draft + more for draft, more in zip(own, forward, strict=True)]
-            plan = account.plan = Plan(
-                accepted=accepted[:top],
-                losses=losses,
-                stakes=own if account.trimmable else losses,
-                near=account.gains.tried() + 3,
-                rests_on=rests_on,
-            )
-        return plan
-
-    def _read(self, tree: TokenTree, b: int, account: Account) -> None:
-        """What kind of trees the drafter makes."""
+    def _read(self, tree: TokenTree, b: int, count: int, account: Account) -> Proposed:
+        """One row's tree: what kind the drafter makes, and how probable its nodes are."""
         free = may_trim(tree, b)
         if not free and not tree.laws[b]:
             account.invests = self._invests = True
         account.trimmable = free and not account.invests  # some trees of a drafter with probes have none
         self._trimmable = self._trimmable and account.trimmable
-
-    @staticmethod
-    def _judge(tree: TokenTree, b: int, count: int, account: Account) -> tuple[list[float], list[int]]:
-        """The probability [count - 1] that each candidate's path is right, and the cells [count] of the claims."""
-        parents, claims = tree.parents[b].tolist(), tree.confidence[b].tolist()
-        mood = account.acceptance.mood(account.last, count)
-        depths, path, cells = [0] * count, [1.0] * count, [0] * count
-        chances: dict[int, float] = {}
-        for node in range(1, count):
-            parent = parents[node]
-            depths[node] = depth = depths[parent] + 1
-            cells[node] = cell = account.acceptance.cell(claims[node], depth, mood)
-            if cell not in chances:
-                chances[cell] = account.acceptance.estimate(cell)
-            path[node] = path[parent] * chances[cell]
-        return path[1:], cells
-
-    def _select(
-        self,
-        accounts: Sequence[Account],
-        chances: Sequence[Sequence[float]],
-        counts: Sequence[int],
-    ) -> None:
-        """Keep the most probable nodes of all rows, as many as maximise expected tokens minus rate x time."""
-        prices = self._prices
-        pool = sorted((-chance, b, node) for b, own in enumerate(chances) for node, chance in enumerate(own, 1))
-        fixed = sum(counts) - len(pool)
-        rate = sum(account.rate for account in accounts) / len(accounts)
-        gained, best, taken = 0.0, 0.0, 0
-        steps = prices.beyond(fixed, range(1, len(pool) + 1))
-        for size, ((minus, _, _), more) in enumerate(zip(pool, steps, strict=True), 1):
-            gained -= minus
-            if gained - rate * more > best:
-                best, taken = gained - rate * more, size
-        kept: list[list[int]] = [[] for _ in accounts]
-        for _, b, node in pool[:taken]:
-            kept[b].append(node)
-        each = steps[taken - 1] / taken if taken else 0.0
-        for account, proposed, own, mine in zip(accounts, self._proposed, chances, kept, strict=True):
-            if not own:
-                continue
-            left = max(account.credit - account.stake, 0.0)
-            while mine and left + 1e-9 < (steps[len(mine) - 1] if len(accounts) == 1 else each * len(mine)):
-                mine.pop()
-            if account.looking and not mine and steps[0] <= min(account.purse, left):
-                mine.append(1 + max(range(len(own)), key=own.__getitem__))
-            proposed.keep = [0, *sorted(mine)]
+        proposed = Proposed(count, list(range(count)), not account.invests)
+        if account.trimmable:
+            parents, claims = tree.parents[b, :count].tolist(), tree.confidence[b, :count].tolist()
+            proposed.chances, proposed.cells = account.acceptance.judge(parents, claims, account.last)
+        return proposed
 
     def _learn_drafting(self, accounts: Sequence[Account], seconds: float) -> None:
         """File the step's drafting time by the greatest number of nodes that were proposed for a row.
@@ -314,26 +219,26 @@ class AutoNodes:
         """
         asked = [account for account in accounts if account.arm]
         if not asked:
-            self._drafts.learn(0, seconds)
+            self._arms.times.learn(0, seconds)
             return
         arm = arm_below(max(row.nodes for row in self._proposed))
         if any(account.drafts == 0 and not account.unread for account in asked):
             return
         if arm == 0:
-            self._drafts.learn_empty(seconds)
-        elif not any(account.missed for account in asked) or not isfinite(self._drafts.extra()[arm]):
-            self._drafts.learn(arm, seconds)  # what catching up takes is learned once drafting is known
+            self._arms.times.learn_empty(seconds)
+        elif not any(account.missed for account in asked) or not isfinite(self._arms.times.extra()[arm]):
+            self._arms.times.learn(arm, seconds)  # what catching up takes is learned once drafting is known
         elif len(accounts) == 1:
-            self._drafts.learn_resume(arm, accounts[0].missed, seconds)
+            self._arms.times.learn_resume(arm, accounts[0].missed, seconds)
 
     def _charged(self, account: Account, b: int, seconds: float) -> float:
         """Seconds of drafting that a row answers for: the usual time of its arm, or what catching up took."""
-        usual = self._drafts.extra()[arm_below(self._proposed[b].nodes)]
+        usual = self._arms.times.extra()[arm_below(self._proposed[b].nodes)]
         if account.drafts == 0 and not account.unread:  # some index the prompt then, once
             return usual if isfinite(usual) else 0.0
         if account.missed or not isfinite(usual):
-            return max(0.0, seconds - self._drafts.base)
-        return usual if self._proposed[b].nodes > 1 else self._drafts.asking()
+            return max(0.0, seconds - self._arms.times.base)
+        return usual if self._proposed[b].nodes > 1 else self._arms.times.asking()
 
     def _learn_acceptance(self, account: Account, tree: TokenTree, b: int, verdict: RowVerdict) -> None:
         """Count each candidate whose parent was accepted as a trial of its cell."""
@@ -358,3 +263,8 @@ class AutoNodes:
             if account.drafts < 16 or account.drafts % 4 == 0:  # enough for the start of other rows
                 self._gains.learn(account.arm, accepted, proposed.keep[1:], nested=proposed.nested)
         account.settle(committed, spent, self._allowance)
+
+
+def _sizes(tree: TokenTree) -> list[int]:
+    """[B] nodes of each row; a single row has no padding."""
+    return [tree.width] if tree.batch == 1 else tree.counts.tolist()

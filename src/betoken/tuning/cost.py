@@ -63,7 +63,8 @@ class CostModel:
         self._curve: NDArray[np.float64] | None = None
         self._measured_curve = np.zeros(0)
         self._context = 0.0
-        self._seen = 0
+        self._recent: list[tuple[int, float, float]] = []
+        self._stale = False
         self._measured: dict[tuple[int, int], float] = {}
 
     def seconds(self, nodes: int, context: float = 0.0) -> float:
@@ -75,12 +76,13 @@ class CostModel:
 
         `context` is the mean number of cached positions of the rows.
         """
-        if self._curve is None or self._seen >= self.refresh or abs(context - self._context) > self.context_step:
+        if self._curve is None or self._stale or abs(context - self._context) > self.context_step:
+            self._learn()
             at_points = self.timings.at(np.array(_POINTS, dtype=np.float64), context)
             corrections = np.exp(self._shift + np.array(self._bias))
             self._measured_curve = np.interp(_NODES, _POINTS, at_points)
             self._curve = np.interp(_NODES, _POINTS, _rising(at_points * corrections))
-            self._context, self._seen = context, 0
+            self._context, self._stale = context, False
         return self._curve
 
     @property
@@ -89,58 +91,81 @@ class CostModel:
         return self._measured_curve
 
     def observe(self, nodes: int, context: float, seconds: float) -> None:
-        """What a forward pass over `nodes` nodes really took."""
-        if seconds <= 0.0:
-            return
-        key = (nodes, round(context / self.context_step))
-        expected = self._measured.get(key)
-        if expected is None:
-            expected = float(self.timings.at(np.array([float(nodes)]), key[1] * self.context_step)[0])
-            self._measured[key] = expected
-        ratio = log(seconds / expected)
-        point = min(bisect_left(_POINTS, nodes), len(_POINTS) - 1)
-        self._speed.append(ratio - self._bias[point])
-        self._shift = _median(self._speed)
-        self._offsets[point].append(min(max(ratio - self._shift, -self.clip), self.clip))
-        self._seen += 1
-        if self._seen >= self.refresh:
-            self._update_bias()
+        """What a forward pass over `nodes` nodes really took. It tells in the next curve that is computed."""
+        if seconds > 0.0:
+            self._recent.append((nodes, context, seconds))
+            if len(self._recent) >= self.refresh:
+                self._learn()
+                self._stale = True
 
-    def _update_bias(self) -> None:
+    def _learn(self) -> None:
+        """From the steps since the last time: many at once, for this is no part of what a step decides."""
+        found = []
+        for nodes, context, seconds in self._recent:
+            ratio = log(seconds / self._expected(nodes, context))
+            point = min(bisect_left(_POINTS, nodes), len(_POINTS) - 1)
+            self._speed.append(ratio - self._bias[point])
+            found.append((point, ratio))
+        self._recent.clear()
+        if not found:
+            return
+        self._shift = _median(self._speed)
+        for point, ratio in found:
+            self._offsets[point].append(min(max(ratio - self._shift, -self.clip), self.clip))
         known = [i for i, window in enumerate(self._offsets) if len(window) >= 3]
         if known:
             # A median of few steps is pulled to zero; points without steps lie between their neighbours.
             values = [_median(self._offsets[i]) * len(self._offsets[i]) / (len(self._offsets[i]) + 20) for i in known]
             self._bias = np.interp(range(len(_POINTS)), known, values).tolist()
 
+    def _expected(self, nodes: int, context: float) -> float:
+        """Measured seconds at about this context."""
+        key = (nodes, round(context / self.context_step))
+        expected = self._measured.get(key)
+        if expected is None:
+            expected = float(self.timings.at(np.array([float(nodes)]), key[1] * self.context_step)[0])
+            self._measured[key] = expected
+        return expected
+
 
 class Prices:
     """What nodes cost in plain steps, for one row of a batch: a curve made ready for single look-ups."""
 
-    def __init__(self, curve: NDArray[np.float64], measured: NDArray[np.float64], rows: int) -> None:
-        """`curve` and `measured` [MOST_NODES + 1] with and without running corrections; `rows` of the batch."""
+    def __init__(self, curve: NDArray[np.float64], measured: NDArray[np.float64], rows: int, most: int) -> None:
+        """`curve` and `measured` [MOST_NODES + 1] with and without running corrections.
+
+        `rows` of the batch, of `most` nodes each at most.
+        """
         base = min(rows, MOST_NODES)
         self.curve, self.rows, self.context = curve, rows, 0.0
         self.plain = float(curve[base])
         """Seconds of a step of the batch without any draft."""
+        self._last = min(max(base, rows * most), MOST_NODES)
+        curve, measured = curve[: self._last + 1], measured[: self._last + 1]
         self._steps: list[float] = (curve * (rows / self.plain)).tolist()
         # Running corrections can make nodes look free; what is charged goes by the dearer of the two curves.
         self._extra: list[float] = (np.maximum(curve / self.plain, measured / measured[base]) - 1.0).tolist()
 
     def beyond(self, nodes: int, more: Sequence[int]) -> list[float]:
         """Plain steps that a pass takes longer than one over `nodes` nodes with so many more."""
-        if nodes + max(more, default=0) > MOST_NODES:
-            nodes, more = min(nodes, MOST_NODES), [min(one, MOST_NODES - min(nodes, MOST_NODES)) for one in more]
-        steps, base = self._steps, self._steps[nodes]
-        return [steps[nodes + one] - base for one in more]
+        steps, last = self._steps, self._last
+        base = steps[min(nodes, last)]
+        return [steps[min(nodes + one, last)] - base for one in more]
+
+    def ahead(self, nodes: int, count: int) -> list[float]:
+        """[count] `beyond` for 1, 2, ... `count` nodes more."""
+        if nodes + count > self._last:
+            return self.beyond(nodes, range(1, count + 1))
+        base = self._steps[nodes]
+        return [step - base for step in self._steps[nodes + 1 : nodes + count + 1]]
 
     def extra(self, nodes: int) -> float:
         """Share of a plain step of the batch that a pass over `nodes` nodes is charged beyond it."""
-        return self._extra[min(nodes, MOST_NODES)]
+        return self._extra[min(nodes, self._last)]
 
 
 def _median(values: deque[float]) -> float:
-    """The upper median: this runs in every step."""
+    """The upper median."""
     return sorted(values)[len(values) // 2]
 
 

@@ -56,11 +56,15 @@ class Gains:
         self._nested = nested
         if self._steps < 16 or self._steps % 4 == 0:
             self._expected = None
+        weights, means, sizes = self.weight, self.accepted, self.scored
         for other in range(1 if nested else arm, arm + 1):
-            limit = LIMITS[other]
-            self._average(other, bisect_left(accepted, limit), bisect_left(scored, limit))
+            limit, weight = LIMITS[other], weights[other]
+            if weight < self.memory:
+                weights[other] = weight = min(weight + 1.0, self.memory)
+            means[other] += (bisect_left(accepted, limit) - means[other]) / weight
+            sizes[other] += (bisect_left(scored, limit) - sizes[other]) / weight
         for other in range(arm + 1, len(LIMITS)):
-            self.weight[other] *= _FADE
+            weights[other] *= _FADE
 
     def tried(self) -> int:
         """The greatest arm of which something is known."""
@@ -107,12 +111,6 @@ class Gains:
         falling = slope ** (next_centre / centre) if slope > 0.0 else 0.0
         density = max((scored[-1] - scored[-2]) / last, 0.0)
         return accepted[-1] + step * falling, scored[-1] + step * density
-
-    def _average(self, arm: int, accepted: int, scored: int) -> None:
-        weight = min(self.weight[arm] + 1.0, self.memory)
-        self.weight[arm] = weight
-        self.accepted[arm] += (accepted - self.accepted[arm]) / weight
-        self.scored[arm] += (scored - self.scored[arm]) / weight
 
 
 def _median(values: deque[float]) -> float:

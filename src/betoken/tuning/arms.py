@@ -1,0 +1,88 @@
+"""Which limit a row's draft gets: the one that pays best, or one that invests, or a look at a drafter left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+from betoken.tuning.account import Account, Plan
+from betoken.tuning.cost import Prices
+from betoken.tuning.gains import DraftTimes, arm_below
+
+_CHEAP_STAKE = 0.1
+"""Plain steps that a limit far beyond those that were tried may stake."""
+
+
+@dataclass
+class Arms:
+    """Chooses an arm for one row after another."""
+
+    most: int
+    """Most nodes of a row's tree."""
+    times: DraftTimes = field(default_factory=DraftTimes)
+    """What drafting takes."""
+
+    def choose(self, account: Account, prices: Prices, others: int, rate: float) -> int:
+        """The arm that pays best; or one that invests, or looks at a drafter that seems not to pay.
+
+        `others`: nodes of the other rows. `rate`: tokens for each plain step's time that time is worth.
+        """
+        best, stakes = self.paying(account, prices, others, rate)
+        if account.invests and (account.trusted or account.net > 0.0):
+            best = max(best, account.invest(stakes))
+        elif best > 0 and account.looking <= 1:
+            account.looking = 0
+        else:
+            best = account.look(stakes)
+        account.stake = self.times.extra()[best] / prices.plain
+        return best
+
+    def paying(self, account: Account, prices: Prices, others: int, rate: float) -> tuple[int, Sequence[float]]:
+        """The arm with the greatest expected tokens minus rate x time among those the row can afford to lose.
+
+        And what each arm stakes before nodes can still be left out.
+        """
+        plan = self._plan(account, prices, others)
+        stakes, resume = plan.stakes, 0.0
+        if account.missed and (resume := self.times.resume(account.missed) / prices.plain):
+            stakes = [0.0] + [stake + resume for stake in stakes[1:]]
+        best = 0
+        if plan.promising:
+            # Half of the account may be staked at once (one unlucky draft shall not end it), or the smallest draft;
+            # and no limit far beyond those that were tried, unless drafting is cheap.
+            most = min(max(0.5 * account.credit, stakes[min(1, len(stakes) - 1)]), max(account.credit, 0.0))
+            best_value = rate * resume
+            for arm in plan.promising:
+                value = plan.accepted[arm] - rate * plan.losses[arm]
+                if value > best_value and stakes[arm] <= most and (arm < plan.near or stakes[arm] < _CHEAP_STAKE):
+                    best, best_value = arm, value
+        return best, stakes
+
+    def _plan(self, account: Account, prices: Prices, others: int) -> Plan:
+        """What each arm brings and costs; worked out again only when what it rests on has changed."""
+        drafting, (accepted, scored) = self.times.extra(), account.gains.expected()
+        plan = account.plan
+        if (
+            plan is None
+            or plan.accepted is not accepted
+            or plan.drafting is not drafting
+            or plan.prices is not prices
+            or plan.others != others
+        ):
+            top = arm_below(self.most) + 1
+            own = [seconds / prices.plain for seconds in drafting[:top]]
+            forward = prices.beyond(others + 1, [ceil(more) for more in scored[:top]])
+            losses = [draft + more for draft, more in zip(own, forward, strict=True)]
+            plan = account.plan = Plan(
+                accepted=accepted,
+                losses=losses,
+                stakes=own if account.trimmable else losses,
+                # time is worth a token a plain step at least
+                promising=[arm for arm in range(1, top) if accepted[arm] > losses[arm]],
+                near=account.gains.tried() + 3,
+                drafting=drafting,
+                prices=prices,
+                others=others,
+            )
+        return plan
