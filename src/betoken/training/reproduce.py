@@ -42,8 +42,8 @@ class TripSettings:
     batch: int = 32
     lr: float = 2e-3
     lm_steps: int = 1500
-    scratch_steps: int = 2500
-    student_steps: int = 3000
+    scratch_steps: int = 1200
+    student_steps: int = 1500
     window: int = 32
     """Nodes of a student's branch."""
     cuts: int = 4
