@@ -9,7 +9,8 @@ threads meet at spinning barriers.
 from __future__ import annotations
 
 import threading
-from functools import cache
+import weakref
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,11 +69,13 @@ class Crew:
     Other programs that want the same cores make threads wait for each other at every barrier, which can be many times
     slower than one thread alone. Since the number of threads changes no bit of the result, a pass that stalled is
     followed by some that run alone, more of them each time it happens again.
+
+    The workers end when nobody holds the crew any more, and before the interpreter does.
     """
 
     def __init__(self, threads: int) -> None:
         """Starts threads - 1 daemon workers."""
-        from betoken.models.native.forward import lead  # which needs the barriers of this file
+        from betoken.models.native.forward import lead, serve  # which need the barriers of this file
 
         self.threads, self._lead = threads, lead
         self.control = np.zeros(64, dtype=np.int64)
@@ -81,9 +84,18 @@ class Crew:
         self.run = np.zeros(1, dtype=PASS)
         self._turn = threading.Lock()
         self._alone, self._rest = 0, _FEWEST_ALONE
+        if threads > 1:
+            self.control[_STOP] = 1
+            # Compiled here, not by a worker: who waits for a worker to end may hold the compiler's lock.
+            serve(self._address, 0, self.model, self.run)
+            self.control[_STOP] = 0
+        workers: list[threading.Thread] = []
+        weakref.finalize(self, _stop, self.control, self._turn, workers)
         for number in range(1, threads):
-            arguments = (self.control, number, self.model, self.run)
-            threading.Thread(target=_work, args=arguments, daemon=True, name=f"betoken-{number}").start()
+            arguments = (serve, self.control, number, self.model, self.run)
+            worker = threading.Thread(target=_work, args=arguments, daemon=True, name=f"betoken-{number}")
+            worker.start()
+            workers.append(worker)
 
     def forward(
         self, model: NDArray[np.void], run: NDArray[np.void], logits: NDArray[np.float32], hidden: NDArray[np.float32]
@@ -93,7 +105,7 @@ class Crew:
         One at a time: targets may share a crew.
         """
         with self._turn:
-            threads = self.threads if self._alone == 0 else 1
+            threads = 1 if self._alone or self.control[_STOP] else self.threads
             self._judge(threads, self._lead(self._address, threads, model, run, logits, hidden, self.model, self.run))
 
     def _judge(self, threads: int, stalls: int) -> None:
@@ -105,14 +117,30 @@ class Crew:
             self._rest = _FEWEST_ALONE
 
 
-@cache
+_crews: weakref.WeakValueDictionary[int, Crew] = weakref.WeakValueDictionary()
+"""By size, as long as a target holds them."""
+
+
 def crew(threads: int) -> Crew:
     """The process's crew of this size. Targets share it, since they never run at the same time."""
-    return Crew(max(1, min(threads, MAX_THREADS)))
+    size = max(1, min(threads, MAX_THREADS))
+    found = _crews.get(size)
+    if found is None:
+        found = _crews[size] = Crew(size)
+    return found
 
 
-def _work(control: NDArray[np.int64], number: int, model: NDArray[np.void], run: NDArray[np.void]) -> None:
-    """A worker's life. It holds the control block: an ending interpreter frees the crew before it stops the threads."""
-    from betoken.models.native.forward import serve
-
+def _work(
+    serve: Callable[..., None], control: NDArray[np.int64], number: int, model: NDArray[np.void], run: NDArray[np.void]
+) -> None:
+    """A worker's life. It holds the memory that it reads."""
     serve(control.ctypes.data, number, model, run)
+
+
+def _stop(control: NDArray[np.int64], turn: threading.Lock, workers: Sequence[threading.Thread]) -> None:
+    """End the workers after the pass that runs, if one does, and wait for them; later passes run alone."""
+    with turn:
+        control[_STOP] = 1
+    for worker in workers:
+        if worker is not threading.current_thread():  # which may be what collects the crew
+            worker.join()

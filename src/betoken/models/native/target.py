@@ -200,10 +200,10 @@ def load_native(
     from betoken.models.native.prepare import prepared
 
     arrays, embeddings = prepared(folder, config, dtype, cache_dir)
-    target = NativeTarget(config, arrays, embeddings, name=folder.name, dtype=dtype, threads=threads)
     notice = threading.Timer(_PATIENCE_S, log.warning, ["compiling the kernels for this machine (once, half a minute)"])
     notice.start()
     try:
+        target = NativeTarget(config, arrays, embeddings, name=folder.name, dtype=dtype, threads=threads)
         _warm_up(target)
     finally:
         notice.cancel()
