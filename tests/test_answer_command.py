@@ -49,6 +49,12 @@ def test_text_on_standard_output_and_one_line_of_statistics(home: Path) -> None:
     assert "kept the whole draft" in ran.stderr
 
 
+def test_settings_of_generate_are_settings_of_an_answer(home: Path) -> None:
+    own = ("--logit-bias", "40=1000", "--max-new-tokens", "3", "--json")
+    ran = betoken(home, *PAIR, "--method", "target", "--prompt", "the fox", *own)
+    assert json.loads(ran.stdout)["tokens"] == [40, 40, 40]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -57,6 +63,8 @@ def test_text_on_standard_output_and_one_line_of_statistics(home: Path) -> None:
         ((*PAIR, "--set", "answer.treshold=1", "--prompt", "x"), "did you mean 'threshold'"),
         ((*PAIR, "--set", "answer.threshold=7", "--prompt", "x"), "at most 1"),
         ((*PAIR, "--set", "judge.threshold=1", "--prompt", "x"), "answer.KEY=VALUE"),
+        ((*PAIR, "--stop-id", "5", "--prompt", "x"), "the two models have different tokens"),
+        ((*PAIR, "--logit-bias", "5", "--prompt", "x"), "write ID=BIAS"),
         (PAIR, "no prompt"),
     ],
 )

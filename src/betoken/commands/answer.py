@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from betoken.commands import options, remote
-from betoken.commands.prompts import read_prompt
+from betoken.commands.groups import Asking, Loading, Writing, grouped
 from betoken.errors import BetokenError
 
 if TYPE_CHECKING:
@@ -41,8 +40,6 @@ Either model may be a server's: http://HOST:PORT/v1 of any that speaks OpenAI's 
 The answer goes to standard output; in a terminal the draft appears before it on standard error. Unlike generate, this
 does not write what --model alone would have written."""
 
-Given = Mapping[str, bool]
-"""Options, and whether each was given."""
 MethodName = Annotated[
     str,
     typer.Option("--method", help="parse, cascade, specreason, speculative-thinking; draft, target: one model alone."),
@@ -63,127 +60,64 @@ def register(app: typer.Typer) -> None:
     app.command(help=HELP)(answer)
 
 
-def answer(
-    source: Annotated[str | None, typer.Argument(metavar="-", help="Read the prompt from standard input.")] = None,
-    method: MethodName = "parse",
-    model: options.Model = options.DEFAULT_MODEL,
-    draft_model: Drafting = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt.")] = None,
-    prompt_file: Annotated[Path | None, typer.Option("--prompt-file", help="A UTF-8 text file.")] = None,
-    messages: Annotated[
-        Path | None, typer.Option("--messages", help='JSON file: [{"role": "user", "content": "..."}, ...].')
-    ] = None,
-    system: Annotated[str | None, typer.Option("--system", help="A system message in front.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
-    max_new_tokens: options.MaxNewTokens = 256,
-    seed: options.Seed = 0,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
-    stop: options.Stop = None,
+@dataclass(frozen=True, kw_only=True)
+class Pair(Loading):
+    """Which two models answer, and how each decodes."""
+
+    draft_model: Drafting = None
     drafter: Annotated[
         str | None, typer.Option("--drafter", help="Speeds up what both models write. Default: suffix.")
-    ] = None,
-    verifier: options.VerifierName = None,
-    budget: options.Budget = None,
-    set_: Set = None,
-    nodes: options.Nodes = "auto",
-    dtype: options.Dtype = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    cache_dir: options.CacheDir = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    tokenizer: remote.Tokenizer = None,
-    api_key: remote.ApiKey = None,
-    timeout: remote.Timeout = None,
-    connect_timeout: remote.ConnectTimeout = None,
-    retries: remote.Retries = None,
+    ] = None
+    set_: Set = None
+
+    def method_settings(self) -> dict[str, object]:
+        """Those of the method. Raises InputError for a --set or --nodes of no meaning."""
+        options.parse_nodes(self.nodes)
+        return options.parse_set(self.set_ or (), ("answer", "drafter", "verifier"))["answer"]
+
+    def settings_of(self, *owners: str) -> list[str]:
+        """What --set says of them."""
+        return [text for text in self.set_ or () if text.partition(".")[0].strip() in owners]
+
+    def open_target(self) -> Engine:
+        """The model that judges."""
+        return replace(self, draft_model=None, set_=self.settings_of("drafter", "verifier")).open()
+
+    def open_draft(self, name: str) -> Engine:
+        """The model that drafts, by a lossless verifier."""
+        return replace(self, model=name, draft_model=None, verifier=None, set_=self.settings_of("drafter")).open()
+
+
+@grouped
+def answer(
+    method: MethodName = "parse",
+    *,
+    asking: Asking,
+    pair: Pair,
+    writing: Writing,
+    servers: remote.Servers,
     as_json: options.AsJson = False,
 ) -> None:
-    asked = read_prompt(source, prompt, prompt_file, messages, system=system, raw=raw)
-    chosen = options.parse_set(set_ or (), ("answer", "drafter", "verifier"))
-    count = options.parse_nodes(nodes)
+    asked, settings, own = asking.read(), writing.settings(), pair.method_settings()  # before a model is loaded
     from betoken.answers import check, stream
-    from betoken.engine import load
-    from betoken.models.files import BarProgress
     from betoken.remote import is_url
-    from betoken.settings import GenerationSettings
 
-    far = is_url(model)
-    drafts = check(method, chosen["answer"], has_draft=draft_model is not None, over_http=far)
-    names = [model, draft_model] if drafts and draft_model is not None else [model]
-    _refuse(
-        {"--tokenizer": tokenizer is not None},
-        {
-            "--verifier": verifier is not None,
-            "--budget": budget is not None,
-            "--set verifier": bool(chosen["verifier"]),
-        },
-        {
-            "--drafter": drafter is not None,
-            "--set drafter": bool(chosen["drafter"]),
-            "--nodes": nodes != "auto",
-            "--dtype": dtype is not None,
-            "--device": device != "cpu",
-            "--threads": threads is not None,
-        },
-        {
-            "--timeout": timeout is not None,
-            "--connect-timeout": connect_timeout is not None,
-            "--retries": retries is not None,
-        },
-        [is_url(name) for name in names],
-    )
-    settings = GenerationSettings(  # refuses bad values before a model is loaded
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        repetition_penalty=repetition_penalty,
-        stop=stop or (),
-        budget=budget,
-    )
-
-    def opened(name: str, verifier: str | None, verifier_settings: dict[str, object]) -> Engine:
-        return load(
-            name,
-            drafter=drafter,
-            verifier=verifier,
-            drafter_settings=chosen["drafter"],
-            verifier_settings=verifier_settings,
-            dtype=dtype,
-            device=device,
-            threads=threads,
-            nodes=count,
-            cache_dir=cache_dir,
-            trust_remote_code=trust_remote_code,
-            progress=BarProgress(),
-        )
-
+    far = is_url(pair.model)
+    drafts = check(method, own, has_draft=pair.draft_model is not None, over_http=far)
+    names = [pair.model, pair.draft_model] if drafts and pair.draft_model is not None else [pair.model]
+    _refuse(pair, writing, servers, [is_url(name) for name in names])
     with ExitStack() as stack:
-        servers: dict[str, RemoteModel] = {}
+        opened: dict[str, RemoteModel] = {}
         for name in dict.fromkeys(filter(is_url, names)):  # before models are loaded: a dead server is told at once
-            servers[name] = remote.open_remote(
-                name,
-                tokenizer=tokenizer if name == model else None,
-                api_key=api_key,
-                timeout=timeout,
-                connect_timeout=connect_timeout,
-                retries=retries,
-                cache_dir=cache_dir,
-            )
-            stack.callback(servers[name].close)
+            opened[name] = servers.open(name, pair.cache_dir, is_target=name == pair.model)
+            stack.callback(opened[name].close)
         events = stream(
             asked,
             method=method,
-            target=servers[model] if far else opened(model, verifier, chosen["verifier"]),
-            draft=None if len(names) == 1 else servers.get(names[1]) or opened(names[1], None, {}),
-            raw=raw,
-            method_settings=chosen["answer"],
+            target=opened[pair.model] if far else pair.open_target(),
+            draft=None if len(names) == 1 else opened.get(names[1]) or pair.open_draft(names[1]),
+            raw=asking.raw,
+            method_settings=own,
             settings=settings,
         )
         if as_json:
@@ -193,16 +127,35 @@ def answer(
         print(summary(events.result), file=sys.stderr)  # noqa: T201
 
 
-def _refuse(target_far: Given, target_here: Given, some_here: Given, some_far: Given, far: Sequence[bool]) -> None:
+def _refuse(pair: Pair, writing: Writing, servers: remote.Servers, far: Sequence[bool]) -> None:
     """Raises InputError for options that say nothing about models of which these are behind HTTP, the target first."""
-    if not far[0]:
-        remote.refuse(target_far, "is for a --model behind HTTP; a model here has its own")
+    if far[0]:
+        of_target = {
+            "--verifier": pair.verifier is not None,
+            "--budget": writing.budget is not None,
+            "--set verifier": bool(pair.settings_of("verifier")),
+        }
+        remote.refuse(of_target, "is for a --model on this machine, not behind HTTP")
     else:
-        remote.refuse(target_here, "is for a --model on this machine, not behind HTTP")
+        known = {"--tokenizer": servers.tokenizer is not None}
+        remote.refuse(known, "is for a --model behind HTTP; a model here has its own")
     if all(far):
-        remote.refuse(some_here, "is for models on this machine; none of these is")
+        here = {
+            "--drafter": pair.drafter is not None,
+            "--set drafter": bool(pair.settings_of("drafter")),
+            "--nodes": pair.nodes != "auto",
+            "--dtype": pair.dtype is not None,
+            "--device": pair.device != "cpu",
+            "--threads": pair.threads is not None,
+        }
+        remote.refuse(here, "is for models on this machine; none of these is")
     if not any(far):
-        remote.refuse(some_far, "is for models behind HTTP: http://HOST:PORT/v1")
+        there = {
+            "--timeout": servers.timeout is not None,
+            "--connect-timeout": servers.connect_timeout is not None,
+            "--retries": servers.retries is not None,
+        }
+        remote.refuse(there, "is for models behind HTTP: http://HOST:PORT/v1")
 
 
 def write(events: Iterable[Event]) -> None:

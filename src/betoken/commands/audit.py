@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from betoken.commands import options
-from betoken.commands.groups import Measured, grouped
+from betoken.commands.groups import Measured, Suites, grouped
 from betoken.commands.progress import counting
 from betoken.commands.quality import quality
 from betoken.commands.relaxing import frontier, quality_table
@@ -35,19 +35,18 @@ def audit() -> None:
 @_app.command()
 @grouped
 def exact(
-    suite: options.Suites,
+    suites: Suites,
     models: Measured,
     drafters: Annotated[str, typer.Option(help="Names, separated by commas.")] = "suffix,prompt-lookup",
     setting: Annotated[list[str] | None, typer.Option("--set", help="DRAFTER.KEY=VALUE or verifier.KEY=VALUE.")] = None,
     verifier: Annotated[str, typer.Option(help="What keeps a path of each tree.")] = "replay",
-    data: options.Data = None,
     rows: Annotated[int, typer.Option(help="Questions, drawn evenly from all suites.")] = 200,
     max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the draw and of the sampling.")] = 0,
     batch: Annotated[int, typer.Option(help="Rows decoded together; 1 decodes each alone.")] = 8,
     nodes: options.Nodes = "8",
-    raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
+    raw: options.PlainText = False,
     out: options.Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a pass.")] = False,
 ) -> None:
@@ -57,13 +56,12 @@ def exact(
     exact); 1 otherwise.
     """
     from betoken.bench.methods import parse_drafters
-    from betoken.bench.suites import find_suite
     from betoken.tuning.audit import AuditSettings
 
     settings = AuditSettings(
         model=models.spec(),
         methods=parse_drafters(drafters, setting or [], verifier, nodes),
-        suites=tuple(find_suite(name, data) for name in suite),
+        suites=suites.paths(),
         rows=rows,
         max_new_tokens=max_new_tokens,
         temperature=temperature,

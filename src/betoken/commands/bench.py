@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from betoken.commands import options
 from betoken.commands.floor import never_slower
+from betoken.commands.groups import Measured, grouped
 from betoken.commands.progress import counting
 from betoken.errors import InputError
 
@@ -30,11 +32,12 @@ _app.command("never-slower")(never_slower)
 
 
 @_app.callback(invoke_without_command=True)
+@grouped
 def bench(
     context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="TOML file: each [[run]] is a model with its settings.")] = None,
-    model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
-    draft_model: Annotated[str | None, typer.Option(help="For the drafter draft-model.")] = None,
+    *,
+    models: Measured,
     drafters: Annotated[str, typer.Option(help="Names, separated by commas.")] = "suffix",
     setting: Annotated[list[str] | None, typer.Option("--set", help="DRAFTER.KEY=VALUE or verifier.KEY=VALUE.")] = None,
     verifiers: Annotated[
@@ -42,7 +45,7 @@ def bench(
         typer.Option("--verifiers", "--verifier", help="Each drafter under each of them: a,b or a:KEY=VALUE,b."),
     ] = "replay",
     suite: Annotated[list[str] | None, typer.Option(help="File or name, :N for N rows a category. Repeat it.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of named suites; else $BETOKEN_DATA.")] = None,
+    data: options.Data = None,
     per_category: Annotated[int, typer.Option(help="Rows drawn from each category.")] = 10,
     temperatures: Annotated[
         str, typer.Option("--temperatures", "--temperature", help="One, or several separated by commas.")
@@ -52,13 +55,10 @@ def bench(
         typer.Option("--batches", "--batch", help="Rows decoded together: one size, or several separated by commas."),
     ] = "1",
     max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 128,
-    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores, or auto.")] = "auto",
+    nodes: options.Nodes = "auto",
     seed: Annotated[int, typer.Option(help="Of the draw, the order and the sampling.")] = 0,
     repeats: Annotated[int, typer.Option(help="Measurements of each question, alternated.")] = 1,
-    raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
-    dtype: Annotated[str | None, typer.Option(help="int8, float32 or bfloat16.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
+    raw: options.PlainText = False,
     out: Annotated[
         Path,
         typer.Option(help="Result file; the same settings continue it. With --config one a run: OUT-NAME.jsonl."),
@@ -70,7 +70,6 @@ def bench(
     from betoken.bench.config import read_toml, result_path
     from betoken.bench.methods import parse_drafters
     from betoken.bench.plan import BenchSettings, SuiteSpec
-    from betoken.bench.subject import ModelSpec
 
     if config is not None:
         given = [name for name in context.params if _given(context, name) and name not in ("config", "out")]
@@ -81,7 +80,7 @@ def bench(
         return
     _run(
         BenchSettings(
-            models=(ModelSpec(model, draft_model, dtype, device, threads),),
+            models=(models.spec(),),
             methods=parse_drafters(drafters, setting or [], verifiers, nodes),
             suites=tuple(SuiteSpec.parse(name, per_category, data) for name in suite or []),
             temperatures=tuple(_numbers("--temperatures", temperatures)),

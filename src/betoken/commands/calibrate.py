@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from betoken.commands import judging
-from betoken.commands.groups import method_of
+from betoken.commands import judging, options
+from betoken.commands.groups import Measured, Suites, grouped, method_of
 from betoken.commands.progress import counting
 from betoken.errors import InputError
 
@@ -27,24 +28,27 @@ def calibrate() -> None:
     """Choose settings from data."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Drawn(Suites):
+    """Where rows are drawn from."""
+
+    suite: Annotated[list[str], typer.Option("--suite", help="File or name. Repeat it; rows are drawn from all.")]
+
+
 @_app.command()
+@grouped
 def asd(
-    suite: Annotated[list[str], typer.Option(help="File or name. Repeat it; rows are drawn from all.")],
-    model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
-    draft_model: Annotated[str | None, typer.Option(help="For the drafter draft-model.")] = None,
-    drafter: Annotated[str | None, typer.Option(help="Default: suffix, or draft-model with --draft-model.")] = None,
+    suites: Drawn,
+    models: Measured,
+    drafter: options.DrafterName = None,
     setting: Annotated[list[str] | None, typer.Option("--set", help="drafter.KEY=VALUE.")] = None,
     variant: Annotated[int, typer.Option(help="Which of asd's two gates the file is for.")] = 2,
-    data: Annotated[Path | None, typer.Option(help="Folder of named suites; else $BETOKEN_DATA.")] = None,
     rows: Annotated[int, typer.Option(help="Prompts; they must not be used to judge the result.")] = 32,
     max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 256,
     batch: Annotated[int, typer.Option(help="Rows decoded together.")] = 8,
-    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores, or auto.")] = "8",
+    nodes: options.Nodes = "8",
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
-    raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
-    dtype: Annotated[str | None, typer.Option(help="int8, float32 or bfloat16.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
+    raw: options.PlainText = False,
     out: Annotated[Path, typer.Option(help="Where to freeze the settings.")] = Path("asd.json"),
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written.")] = False,
 ) -> None:
@@ -55,14 +59,13 @@ def asd(
     """
     if variant not in (1, 2):
         raise InputError(f"--variant must be 1 or 2, not {variant}")
-    from betoken.bench.subject import ModelSpec, load_subject
-    from betoken.bench.suites import find_suite
+    from betoken.bench.subject import load_subject
     from betoken.tuning import barriers
 
     settings = barriers.CalibrationSettings(
-        model=ModelSpec(model, draft_model, dtype, device, threads),
-        method=method_of(draft_model, drafter, "asd", setting or [], nodes),
-        suites=tuple(find_suite(name, data) for name in suite),
+        model=models.spec(),
+        method=method_of(models.draft_model, drafter, "asd", setting or [], nodes),
+        suites=suites.paths(),
         variant=1 if variant == 1 else 2,
         rows=rows,
         max_new_tokens=max_new_tokens,

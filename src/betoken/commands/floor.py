@@ -9,15 +9,17 @@ from typing import Annotated
 
 import typer
 
+from betoken.commands import options
+from betoken.commands.groups import Measured, grouped
 from betoken.commands.progress import counting
 from betoken.errors import InputError
 
 TRAINING_FREE = "suffix,prompt-lookup,token-recycling,lookahead,ptd,self-draft"
 
 
+@grouped
 def never_slower(
-    model: Annotated[str, typer.Option(help="Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
-    draft_model: Annotated[str | None, typer.Option(help="For the drafter draft-model.")] = None,
+    models: Measured,
     drafters: Annotated[str, typer.Option(help="Names, separated by commas.")] = TRAINING_FREE,
     setting: Annotated[list[str] | None, typer.Option("--set", help="DRAFTER.KEY=VALUE or verifier.KEY=VALUE.")] = None,
     verifier: Annotated[str, typer.Option(help="What keeps a path of each tree.")] = "replay",
@@ -30,12 +32,9 @@ def never_slower(
     max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 96,
     floor: Annotated[float, typer.Option(help="Least speed, as a share of plain decoding's.")] = 0.97,
     repeats: Annotated[int, typer.Option(help="Pairs in which a measurement below the floor is repeated.")] = 5,
-    nodes: Annotated[str, typer.Option(help="Most nodes that a step scores, or auto.")] = "auto",
+    nodes: options.Nodes = "auto",
     seed: Annotated[int, typer.Option(help="Of the draw, the order and the sampling.")] = 0,
-    raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
-    dtype: Annotated[str | None, typer.Option(help="int8, float32 or bfloat16.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="Cores to use; all of them if not given.")] = None,
+    raw: options.PlainText = False,
     out: Annotated[Path, typer.Option(help="Result file; a second run with the same settings continues it.")] = Path(
         "never-slower.jsonl"
     ),
@@ -49,11 +48,11 @@ def never_slower(
     from betoken.bench.floor import FloorSettings, run_floor
     from betoken.bench.floor_report import read_floor, told
     from betoken.bench.methods import parse_drafters
-    from betoken.bench.subject import ModelSpec, load_subject
+    from betoken.bench.subject import load_subject
     from betoken.bench.suites import find_suite
 
     settings = FloorSettings(
-        model=ModelSpec(model, draft_model, dtype, device, threads),
+        model=models.spec(),
         methods=parse_drafters(drafters, setting or [], verifier, nodes),
         suites=tuple(find_suite(name, data) for name in suite) if suite else _all_suites(data),
         prompts=prompts,

@@ -205,23 +205,29 @@ class OneMethod(Measured):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Questions:
-    """Which questions are asked, and how."""
+class Suites:
+    """Where questions come from."""
 
     suite: options.Suites
     data: options.Data = None
-    rows: Annotated[int | None, typer.Option(help="Questions of each suite, drawn; all if not given.")] = None
-    without: options.Without = None
-    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 512
-    batch: Annotated[int, typer.Option(help="Questions answered together.")] = 8
-    seed: Annotated[int, typer.Option(help="Of the draw, and of the sampling.")] = 0
-    raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False
 
     def paths(self) -> tuple[Path, ...]:
         """The files of the suites. Raises InputError for a suite that is not there."""
         from betoken.bench.suites import find_suite
 
         return tuple(find_suite(name, self.data) for name in self.suite)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions(Suites):
+    """Which questions are asked, and how."""
+
+    rows: Annotated[int | None, typer.Option(help="Questions of each suite, drawn; all if not given.")] = None
+    without: options.Without = None
+    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 512
+    batch: Annotated[int, typer.Option(help="Questions answered together.")] = 8
+    seed: Annotated[int, typer.Option(help="Of the draw, and of the sampling.")] = 0
+    raw: options.PlainText = False
 
 
 def method_of(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from betoken.commands import options
+from betoken.commands.groups import Measured, grouped
 from betoken.commands.progress import counting
 from betoken.errors import InputError
 
@@ -32,10 +34,34 @@ The file is for --set answer.config=FILE. It names its rows, so that they are re
   betoken calibrate parse --model T --draft-model D --suite gsm8k:50 --suite mmlu:50 --bound 0.1 --with-target"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """Where questions come from, and how many."""
+
+    suite: Annotated[list[str], typer.Option("--suite", help="File or name, with :N for N rows of it. Repeat it.")]
+    data: options.Data = None
+
+    def counts(self) -> tuple[tuple[Path, int | None], ...]:
+        """The files, and how many rows of each. Raises InputError for a suite that is not there."""
+        return tuple(_suite(text, self.data) for text in self.suite)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged(Measured):
+    """Which model judges which."""
+
+    model: Annotated[
+        str, typer.Option("--model", help="Judges. Store name (see betoken models), folder, GGUF file, or Hub id.")
+    ] = options.DEFAULT_MODEL
+    draft_model: Annotated[
+        str, typer.Option("--draft-model", help="Writes the drafts; may have another tokenizer.")
+    ] = field()
+
+
+@grouped
 def parse(
-    suite: Annotated[list[str], typer.Option(help="File or name, with :N for N rows of it. Repeat it.")],
-    draft_model: Annotated[str, typer.Option(help="Writes the drafts; may have another tokenizer.")],
-    model: Annotated[str, typer.Option(help="Judges. Store name, folder, GGUF file or Hub id.")] = "smollm2-135m",
+    suites: Counted,
+    models: Judged,
     bound: Annotated[float, typer.Option(help="Most wrong accepted answers, as a share of all answers.")] = 0.05,
     confidence: Annotated[float, typer.Option(help="With which the bound holds, on questions like these.")] = 0.9,
     setting: Annotated[
@@ -50,32 +76,28 @@ def parse(
     with_target: Annotated[
         bool, typer.Option("--with-target", help="Let the target answer too: how long and how right it is.")
     ] = False,
-    data: Annotated[Path | None, typer.Option(help="Folder of named suites; else $BETOKEN_DATA.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 512,
     batch: Annotated[int, typer.Option(help="Questions answered together.")] = 4,
     drafter: Annotated[str, typer.Option(help="Speeds up what both models write.")] = "suffix",
     nodes: options.Nodes = "auto",
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
-    raw: Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")] = False,
-    dtype: options.Dtype = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
+    raw: options.PlainText = False,
     out: Annotated[Path, typer.Option(help="Where to freeze the settings.")] = Path("parse.json"),
     records: Annotated[Path | None, typer.Option(help="File of all answers. Default: beside --out, .jsonl.")] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Reliability and ROC as PNG beside --out.")] = True,
     as_json: options.AsJson = False,
 ) -> None:
     from betoken.bench import pair
-    from betoken.bench.subject import Method, ModelSpec
+    from betoken.bench.subject import Method
     from betoken.commands.evaluate import warn_of_gaps
     from betoken.tuning import judging
 
     own = options.parse_set(setting or (), ("answer",))["answer"]
     judge, rest = _judge(own, likelihood=likelihood)
     settings = judging.JudgingSettings(
-        model=ModelSpec(model, draft_model, dtype, device, threads),
+        model=models.spec(),
         method=Method(drafter, drafter, nodes=1 if drafter == "none" else options.parse_nodes(nodes)),
-        suites=tuple(_suite(text, data) for text in suite),
+        suites=suites.counts(),
         judge=judge,
         bound=bound,
         confidence=confidence,

@@ -115,6 +115,7 @@ Without = Annotated[
     list[Path] | None,
     typer.Option("--without", help="Leave out the rows that made this file of betoken calibrate asd."),
 ]
+PlainText = Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")]
 Out = Annotated[Path | None, typer.Option("--out", help="File of all answers; the same command continues it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from betoken.commands import options
+from betoken.commands.groups import Machine, grouped
 from betoken.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,16 +39,15 @@ def register(app: typer.Typer) -> None:
     app.command(help=HELP)(profile)
 
 
+@grouped
 def profile(
+    machine: Machine,
     model: options.Model = options.DEFAULT_MODEL,
     nodes: Annotated[str, typer.Option(help="Node counts, separated by commas.")] = "1,2,3,4,6,8,12,16,24,32,48,64",
     contexts: Annotated[str, typer.Option(help="Cached positions, separated by commas.")] = "64,512",
     batches: Annotated[str, typer.Option(help="Rows decoded together, separated by commas.")] = "1",
     repeats: Annotated[int, typer.Option(help="Rounds over all node counts; medians count.")] = 5,
     picture: Annotated[Path | None, typer.Option("--plot", help="Draw t(n) into this PNG or SVG file.")] = None,
-    dtype: options.Dtype = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
     cache_dir: options.CacheDir = None,
     trust_remote_code: options.TrustRemoteCode = False,
     as_json: options.AsJson = False,
@@ -60,7 +60,12 @@ def profile(
     from betoken.tuning.cost import save
 
     loaded = load_target(
-        model, dtype=dtype, device=device, threads=threads, cache_dir=cache_dir, trust_remote_code=trust_remote_code
+        model,
+        dtype=machine.dtype,
+        device=machine.device,
+        threads=machine.threads,
+        cache_dir=cache_dir,
+        trust_remote_code=trust_remote_code,
     )
     target = loaded.target
     with counting("profile: run it again to measure anew") as tell:
@@ -76,7 +81,7 @@ def profile(
             tell=tell,
         )
     if 1 in counts and 1 in sizes:
-        save(found.timings(), target, cache_root(cache_dir) / "cost", threads=threads)
+        save(found.timings(), target, cache_root(cache_dir) / "cost", threads=machine.threads)
     if picture is not None:
         profiling.plot(found, picture)
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,32 +51,36 @@ Retries = Annotated[
 ]
 
 
-def open_remote(
-    url: str,
-    *,
-    tokenizer: str | None,
-    api_key: str | None,
-    timeout: float | None,
-    connect_timeout: float | None,
-    retries: int | None,
-    cache_dir: Path | None,
-) -> RemoteModel:
-    """A server's model. Raises ServerError for a server that does not answer, InputError for what cannot be used."""
-    from betoken.models.files import BarProgress
-    from betoken.models.store import resolve
-    from betoken.models.tokenizer import Tokenizer
-    from betoken.remote import Patience, RemoteModel
+@dataclass(frozen=True, kw_only=True)
+class Servers:
+    """How models behind HTTP are reached."""
 
-    usual = Patience()
-    patience = Patience(
-        connect=usual.connect if connect_timeout is None else connect_timeout,
-        silence=usual.silence if timeout is None else timeout,
-        retries=usual.retries if retries is None else retries,
-    )
-    own = None
-    if tokenizer is not None:
-        own = Tokenizer.from_folder(resolve(tokenizer, cache_dir, BarProgress(), weights=False))
-    return RemoteModel.open(url, key=api_key, tokenizer=own, patience=patience)
+    tokenizer: Tokenizer = None
+    api_key: ApiKey = None
+    timeout: Timeout = None
+    connect_timeout: ConnectTimeout = None
+    retries: Retries = None
+
+    def open(self, url: str, cache_dir: Path | None, *, is_target: bool) -> RemoteModel:
+        """A server's model; --tokenizer is the target's.
+
+        Raises ServerError for a server that does not answer, InputError for what cannot be used.
+        """
+        from betoken.models.files import BarProgress
+        from betoken.models.store import resolve
+        from betoken.models.tokenizer import Tokenizer
+        from betoken.remote import Patience, RemoteModel
+
+        usual = Patience()
+        patience = Patience(
+            connect=usual.connect if self.connect_timeout is None else self.connect_timeout,
+            silence=usual.silence if self.timeout is None else self.timeout,
+            retries=usual.retries if self.retries is None else self.retries,
+        )
+        own = None
+        if self.tokenizer is not None and is_target:
+            own = Tokenizer.from_folder(resolve(self.tokenizer, cache_dir, BarProgress(), weights=False))
+        return RemoteModel.open(url, key=self.api_key, tokenizer=own, patience=patience)
 
 
 def refuse(options: Mapping[str, bool], why: str) -> None:
