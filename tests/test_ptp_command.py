@@ -11,9 +11,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import betoken
 import students
 import tiny_models
+from betoken.bench.subject import Method, ModelSpec, load_subject
+from betoken.decode import Request
 from betoken.errors import InputError
 from betoken.models.native.isa import isa
 from betoken.models.tokenizer import byte_characters
+from betoken.state import StopSettings
 from cli_home import betoken as run
 from cli_home import make_home, refused
 
@@ -69,3 +72,20 @@ def test_the_command_line(home: Path) -> None:
     assert told["stats"]["drafter"] == "ptp"
     assert len(told["tokens"]) == told["stats"]["committed"]
     refused(run(home, *call, "--set", "drafter.student=nowhere"), "no ptp.json")
+
+
+def test_bench_loads_a_model_that_takes_the_student(home: Path) -> None:
+    ptp = Method("ptp", "ptp", {"student": str(home / "student")}, nodes=10)
+    spec = ModelSpec(str(home / "tiny"), dtype="float32", threads=1)
+    subject = load_subject(spec.fit_for([Method.plain(), ptp]))
+    request = Request(subject.codec.encode("fox"), stop=StopSettings(max_new_tokens=8, ignore_eos=True))
+    tokens = []
+    for method in (Method.plain(), ptp):
+        decoder = method.decoder(subject)
+        row = decoder.admit(request)
+        while row.finish_reason is None:
+            decoder.step()
+        tokens.append(row.new_tokens)
+    assert tokens[0] == tokens[1]
+    assert len(tokens[0]) == 8
+    assert spec.fit_for([Method.plain()]) == spec

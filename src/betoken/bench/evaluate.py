@@ -158,7 +158,7 @@ def run_eval(
         if left:
             write_provenance(out, told)
             progress(len(results.records), len(labelled), f"loading {settings.model.label}")
-            for record in answers(load(settings.model), settings, left):
+            for record in answers(load(settings.model.fit_for([settings.method])), settings, left):
                 results.append(record)
                 progress(len(results.records), len(labelled), record["suite"])
         return [summarise(path.stem, results.records) for path in settings.suites]

@@ -184,7 +184,7 @@ class _Runner:
     def subject(self) -> Subject:
         """The model, ready to be measured."""
         settings = self.settings
-        subject = self.load(settings.model)
+        subject = self.load(settings.model.fit_for(settings.methods))
         write_provenance(self.out, self.told)
         methods, limit = [Method.plain(), *settings.methods], settings.max_new_tokens
         with settled_heap():

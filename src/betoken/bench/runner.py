@@ -47,7 +47,7 @@ def run_bench(
             if left:
                 progress(len(results.records), total, f"loading {spec.label}")
                 _run_model(
-                    load(spec),
+                    load(spec.fit_for(settings.all_methods)),
                     left,
                     settings,
                     results,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +12,7 @@ from betoken.bench.suites import Question
 from betoken.decode import Decoder
 from betoken.drafters import DRAFTERS
 from betoken.drafters.draft_model import check_vocabularies
+from betoken.drafters.ptp import PTP
 from betoken.errors import InputError
 from betoken.models.target import Target
 from betoken.registry import create
@@ -24,7 +25,7 @@ from betoken.verifiers import VERIFIERS, Verifier
 from betoken.verifiers.replay import Replay
 
 if TYPE_CHECKING:
-    from betoken.models.load import Loaded
+    from betoken.models.load import Backend, Loaded
 
 PLAIN = "none"
 """Label and drafter of plain decoding, which everything is measured against."""
@@ -59,6 +60,12 @@ class ModelSpec:
     device: str = "cpu"
     threads: int | None = None
     """None: all cores."""
+    takes_student: bool = False
+    """Load it so that the student of drafter ptp can be attached; see `fit_for`."""
+
+    def fit_for(self, methods: Iterable[Method]) -> ModelSpec:
+        """The same model, ready for all these methods: where one reads a student, in the decoder that takes one."""
+        return replace(self, takes_student=any(method.drafter == PTP.name for method in methods))
 
     @property
     def label(self) -> str:
@@ -175,8 +182,11 @@ def load_subject(spec: ModelSpec) -> Subject:
     from betoken.models.load import load_target  # compiles kernels: slow to import
     from betoken.models.store import cache_root
 
+    # Without a dtype, int8 is what the user has to be told about.
+    backend: Backend = "torch" if spec.takes_student and spec.dtype not in (None, "int8") else "auto"
+
     def load(name: str) -> Loaded:
-        return load_target(name, dtype=spec.dtype, device=spec.device, threads=spec.threads)
+        return load_target(name, dtype=spec.dtype, device=spec.device, threads=spec.threads, backend=backend)
 
     loaded = load(spec.model)
     draft = None

@@ -147,7 +147,7 @@ def run_audit(
     """
     questions = settings.questions()
     with ResultFile(out, settings.describe(questions)) as results:
-        subject = load(settings.model)
+        subject = load(settings.model.fit_for(one.method for one in settings.passes))
         for one in settings.passes:
             one.method.decoder(subject)  # what does not fit this model is refused before the first answer
         total = len(settings.passes) * len(questions)
