@@ -96,7 +96,9 @@ class Trace:
         found = regrets(tree, scores, state, list(rows), np.full(tree.batch, np.inf))
         for b in rows:
             self.proposals += bool(tree.children(b, 0))
-            path = verdict.rows[b].path
+            path, ends = verdict.rows[b].path, state.rows[b].end_ids
+            if any(int(tree.tokens[b, node]) in ends for node in path[1:]):
+                continue  # what lies behind an end token is never committed
             rejected = tuple(
                 Barrier(float(found.regret[b, node]), len(path) - 1, len(path) - 1 + _height(tree, b, node))
                 for node in tree.children(b, path[-1])
