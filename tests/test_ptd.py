@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from betoken.decode import Request
 from betoken.drafters.growth import Scored, prompt_chains
 from betoken.drafters.offers import Acceptance, Offer, Returns, Source, offers, split
-from betoken.drafters.pool import Reader, SubtreePool, Trie, chain, levels, merge, size
+from betoken.drafters.pool import SubtreePool, Trie, chain, drop_oldest, levels, merge, size
 from betoken.drafters.ptd import PTD, Shape, _promote
+from betoken.drafters.text_pool import Reader, TextPool
 from betoken.errors import InputError
 from betoken.state import StopSettings
 from betoken.testing import ToyTarget, check_drafter, plain_tokens
@@ -161,37 +162,79 @@ def test_a_refreshing_pool_keeps_the_branch_that_came_again() -> None:
     assert list(pool.get((7,))) == [3, 1, 4]
 
 
+def known(pool: TextPool) -> dict[tuple[int, ...], Trie]:
+    return {key: pool.find(key) or {} for key in list(pool)}
+
+
 def test_a_text_is_read_as_worked_by_hand() -> None:
-    pool = SubtreePool(60, refresh=True)
-    reader = Reader(pool, 3, 2)
+    pool = TextPool(60, 3)
+    reader = Reader(pool, 2)
     reader.read([1, 2, 3, 0, 1, 2, 4, 5], frozenset([0]))
-    assert reader.length == 8
-    assert pool.get((1,)) == {2: {3: {}, 4: {5: {}}}}
-    assert pool.get((2,)) == {3: {}, 4: {5: {}}}  # nothing goes on to the end token 0
-    assert pool.get((1, 2)) == {3: {}, 4: {5: {}}}
-    assert pool.get((0,)) == pool.get((3, 0)) == {1: {2: {4: {}}}}  # three tokens at most
+    assert len(reader.text) == 8
+    assert pool.find((1,)) == {2: {3: {}, 4: {5: {}}}}
+    assert pool.find((2,)) == {3: {}, 4: {5: {}}}  # nothing goes on to the end token 0
+    assert pool.find((1, 2)) == {3: {}, 4: {5: {}}}
+    assert pool.find((0,)) == pool.find((3, 0)) == {1: {2: {4: {}}}}  # three tokens at most
+    assert pool.find((5,)) == {}
+    assert pool.find((9,)) is pool.find((2, 1)) is None
 
 
 @settings(deadline=None)
-@given(text=st.lists(st.integers(0, 3), max_size=40), cut=st.integers(0, 40), cap=st.integers(1, 200))
-def test_a_reader_knows_what_followed_every_key(text: list[int], cut: int, cap: int) -> None:
-    """Brute force over all places of all keys; in one piece or two; the last place is the newest; capped in nodes."""
-    end, pool = frozenset([0]), SubtreePool(cap, refresh=True)
-    reader = Reader(pool, 4, 3)
+@given(
+    text=st.lists(st.integers(0, 3), max_size=40),
+    cut=st.integers(0, 40),
+    cap=st.integers(1, 200),
+    asked=st.sets(st.tuples(st.integers(0, 3)) | st.tuples(st.integers(0, 3), st.integers(0, 3))),
+)
+def test_a_reader_knows_what_followed_every_key(
+    text: list[int], cut: int, cap: int, asked: set[tuple[int, ...]]
+) -> None:
+    """Brute force over all places of all keys; in one piece or two; the last place is the newest; capped in nodes.
+
+    That some keys were asked for in between makes no difference.
+    """
+    end, pool, other = frozenset([0]), TextPool(cap, 4), TextPool(cap, 4)
+    reader = Reader(pool, 3)
     reader.read(text[:cut], end)
+    for key in asked:
+        pool.find(key)
     reader.read(text[cut:], end)
+    Reader(other, 3).read(text, end)
+    got = known(pool)
+    assert got == known(other)
+    assert [list(trie) for trie in got.values()] == [list(trie) for trie in known(other).values()]
     full = SubtreePool(10_000, refresh=True)
     for at in range(1, len(text)):
         following = text[at : at + 4]
         following = following[: following.index(0)] if 0 in following else following
         for length in range(1, min(3, at) + 1):
             full.merge(tuple(text[at - length : at]), chain(following))
-    for key, expected in full._tries.items():
-        got = pool.get(key)
-        assert size(got) <= cap
+    for key in full:
+        expected = full.get(key)
+        assert size(got[key]) <= cap
         if size(expected) <= cap:
-            assert got == expected
-            assert not got or list(got)[-1] == list(expected)[-1]
+            assert got[key] == expected
+            assert not got[key] or list(got[key])[-1] == list(expected)[-1]
+
+
+def test_texts_of_several_readers_share_a_pool() -> None:
+    pool = TextPool(60, 3)
+    first, second = Reader(pool, 2), Reader(pool, 2)
+    first.read([1, 2], frozenset())
+    second.read([7, 1, 5], frozenset())
+    first.read([3], frozenset())
+    assert pool.find((1,)) == {2: {3: {}}, 5: {}}
+    assert pool.find((7, 1)) == {5: {}}
+    second.read([6], frozenset())
+    assert pool.find((1,)) == {2: {3: {}}, 5: {6: {}}}
+
+
+def test_pools_drop_their_oldest_keys() -> None:
+    entries = dict.fromkeys(range(20), "")
+    drop_oldest(entries, 21)
+    assert len(entries) == 20
+    drop_oldest(entries, 20)
+    assert list(entries) == list(range(3, 20))
 
 
 @settings(deadline=None)
@@ -230,7 +273,8 @@ def test_end_tokens_never_grow_seed_or_enter_the_pool(preset: str) -> None:
             tree = run.step()
             steps += 1
             assert not ends & set(tree.tokens[0, 1 : tree.counts[0]].tolist())
-            tries = [*drafter.growing(run.row), *memory.pool._tries.values(), *memory.text.pool._tries.values()]
+            grown = [memory.pool.get(key) for key in memory.pool]
+            tries = [*drafter.growing(run.row), *grown, *known(memory.text.pool).values()]
             assert not any(ends & _tokens(trie) for trie in tries)
     assert steps > 40
 

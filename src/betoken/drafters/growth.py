@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -67,17 +68,26 @@ class Scored:
 
     def __init__(self, tree: TokenTree, scores: Scores, verdict: Verdict, b: int, row: Row) -> None:
         """Row `b` of the batch."""
-        count = int(tree.counts[b])
-        self.row = row
-        self.tokens: list[int] = tree.tokens[b, :count].tolist()
-        self.best: list[int] = scores.argmax[b, :count].tolist()
-        """The target's argmax after each node."""
-        self.probes = int((tree.roles[b] == Role.PROBE).sum())
-        self._scores, self._b = scores, b
-        self.path = verdict.rows[b].path
-        self.committed = verdict.tokens(tree, b)
-        parents = tree.parents[b, :count].tolist()
-        self._index = {(parents[node], self.tokens[node]): node for node in range(count - 1, 0, -1)}
+        count = 1 if tree.width == 1 else int(tree.counts[b])
+        self.row, self._scores, self._b = row, scores, b
+        self.path, bonus = verdict.rows[b].path, verdict.rows[b].bonus
+        self._parents, self.probes = [-1], 0
+        if count == 1:
+            self.tokens, self.committed = [row.tokens[-2]], [bonus]
+        else:
+            self.tokens = tree.tokens[b, :count].tolist()
+            self.committed = [*(self.tokens[node] for node in self.path[1:]), bonus]
+            self.probes = tree.roles[b].tolist().count(Role.PROBE)
+            self._parents = tree.parents[b, :count].tolist()
+        self._index = {(self._parents[node], self.tokens[node]): node for node in range(count - 1, 0, -1)}
+
+    @cached_property
+    def best(self) -> list[int]:
+        """The target's argmax after each node. The token that a greedy row was given anyhow is not searched again."""
+        if len(self.tokens) == 1 and self.row.sampling.greedy:
+            return self.committed
+        best: list[int] = self._scores.argmax[self._b, : len(self.tokens)].tolist()
+        return best
 
     @property
     def logits(self) -> NDArray[np.float32]:
@@ -106,10 +116,10 @@ class Scored:
         itself has the last word.
         """
         count, ends = len(self.tokens), self.row.end_ids
+        if count == 1:
+            return [] if self.best[0] in ends else [(list(above), {self.best[0]: {}})]
         below: list[Trie] = [{} for _ in range(count)]
-        parents = [0] * count
         for (parent, _), node in self._index.items():  # last node first
-            parents[node] = parent
             best = self.best[node]
             if best not in ends:
                 below[node][best] = below[node].pop(best, {})
@@ -118,7 +128,7 @@ class Scored:
             below[0][self.best[0]] = below[0].pop(self.best[0], {})
         texts = [list(above)]
         for node in range(1, count):
-            texts.append([*texts[parents[node]], self.tokens[node]][-len(above) :])
+            texts.append([*texts[self._parents[node]], self.tokens[node]][-len(above) :])
         order = [*range(count - 1, 0, -1), *reversed(self.path)]
         return [(texts[node], below[node]) for node in order if below[node]]
 

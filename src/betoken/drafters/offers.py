@@ -7,14 +7,15 @@ and the tree carries them as confidences, so that a node policy reads the same s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
-from itertools import islice
+from bisect import insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, repeat
 from typing import NamedTuple
 
 from betoken.drafters.pool import Trie
 
 _RANKS, _DEPTHS = 8, 4
+_ROUNDING = 1.0 - 1e-9
 
 
 class Source(NamedTuple):
@@ -27,8 +28,21 @@ class Source(NamedTuple):
     trie: Trie
 
 
-_Found = tuple[float, int, int, int, int]
-"""A token that may follow, as its best source has it: rate, token, kind, depth, rank."""
+class _Place(NamedTuple):
+    """A node below which tokens wait to be chosen."""
+
+    node: int
+    path: tuple[int, ...]
+    lowest: float
+    """Rate below which a source counts as not knowing a token."""
+    known: Sequence[Source]
+
+
+_Speaker = tuple[float, int, int, int]
+"""Why a token may follow: rate, kind, depth, rank."""
+
+_Waiting = tuple[float, int, int, _Speaker, _Place]
+"""A token that may be chosen: minus its reach, serial number, token, speaker, place."""
 
 More = Callable[["tuple[int, ...]"], "list[Source]"]
 """Tokens of a candidate and those above it, up to the pending token -> what else is known to follow them."""
@@ -53,31 +67,56 @@ class Offer(NamedTuple):
     """Estimated probability that it is committed: the product of the confidences down to it."""
 
 
-class Acceptance:
-    """How often a request's candidates were right, given that their parents were: by kind, depth and rank."""
+class Cell:
+    """How often candidates of one kind and depth were right, by rank."""
 
     weight = 4.0
     """Observations that the prior counts for."""
+
+    def __init__(self, prior: float) -> None:
+        """`prior`: how often a first candidate is right before anything was seen."""
+        self._hits = [self.weight * prior / (1 + rank) ** 1.5 for rank in range(_RANKS)]
+        self._tries = [self.weight] * _RANKS
+        self.rates = [hits / self.weight for hits in self._hits]
+        """By rank; the last is that of all greater ranks."""
+        self._summarise()
+
+    def learn(self, rank: int, *, right: bool) -> None:
+        """A candidate whose parent was right."""
+        rank = min(rank, _RANKS - 1)
+        self._tries[rank] += 1.0
+        self._hits[rank] += right
+        self.rates[rank] = self._hits[rank] / self._tries[rank]
+        self._summarise()
+
+    def _summarise(self) -> None:
+        self.tops = list(accumulate(reversed(self.rates), max))[::-1]
+        """For each rank the greatest of the rates from there on."""
+        self.least = min(self.rates)
+
+
+class Acceptance:
+    """How often a request's candidates were right, given that their parents were: by kind, depth and rank."""
 
     def __init__(self, priors: Sequence[Sequence[float]]) -> None:
         """`priors`: for each kind, by depth, how often a first candidate is right before anything was seen.
 
         The last of a kind counts for all greater depths.
         """
-        by_depth = [[own[min(depth, len(own) - 1)] for depth in range(_DEPTHS)] for own in priors]
-        self._hits = [
-            [[self.weight * prior / (1 + rank) ** 1.5 for rank in range(_RANKS)] for prior in own] for own in by_depth
-        ]
-        self._tries = [[[self.weight] * _RANKS for _ in range(_DEPTHS)] for _ in priors]
-        self._rates = [[[hits / self.weight for hits in ranks] for ranks in own] for own in self._hits]
+        self._cells = [[Cell(own[min(depth, len(own) - 1)]) for depth in range(_DEPTHS)] for own in priors]
+
+    def cell(self, kind: int, depth: int) -> Cell:
+        """What is known of such candidates."""
+        return self._cells[kind][depth if depth < _DEPTHS else -1]
+
+    @property
+    def highest(self) -> float:
+        """The greatest of all rates."""
+        return max(cell.tops[0] for cells in self._cells for cell in cells)
 
     def rate(self, kind: int, depth: int, rank: int) -> float:
         """Estimated probability that such a candidate is right, given that its parent is."""
-        return self.rates(kind, depth)[min(rank, _RANKS - 1)]
-
-    def rates(self, kind: int, depth: int) -> Sequence[float]:
-        """The same by rank; the last is that of all greater ranks."""
-        return self._rates[kind][min(depth, _DEPTHS - 1)]
+        return self.cell(kind, depth).rates[min(rank, _RANKS - 1)]
 
     def observe(self, offers: Sequence[Offer], committed: Sequence[int]) -> list[Offer]:
         """Learn from the tokens that came; returns the offers that were right, from the pending token down."""
@@ -85,15 +124,12 @@ class Acceptance:
         node = 0
         for token in committed:
             found = 0
-            for index, offer in enumerate(offers[node:], node + 1):  # children come after their parent
+            for index in range(node, len(offers)):  # children come after their parent
+                offer = offers[index]
                 if offer.parent == node:
-                    depth, rank = min(offer.depth, _DEPTHS - 1), min(offer.rank, _RANKS - 1)
-                    self._tries[offer.kind][depth][rank] += 1.0
+                    self.cell(offer.kind, offer.depth).learn(offer.rank, right=offer.token == token)
                     if offer.token == token:
-                        self._hits[offer.kind][depth][rank] += 1.0
-                        found = index
-                    hits, tries = self._hits[offer.kind][depth], self._tries[offer.kind][depth]
-                    self._rates[offer.kind][depth][rank] = hits[rank] / tries[rank]
+                        found = index + 1
             if not found:
                 break
             right.append(offers[found - 1])
@@ -121,51 +157,98 @@ class Returns:
         self._spent = self._spent * self.memory + spent
 
 
-def offers(
+def ranked_offers(
     sources: Sequence[Source], acceptance: Acceptance, limit: int, more: More | None = None, *, least: float = 0.0
-) -> list[Offer]:
+) -> Iterator[Offer]:
     """The `limit` candidates most likely to be committed, of the union of the sources, best first.
 
     Where several sources know a token, the one that makes it likeliest speaks for it, the first of equals. Below a
     candidate go on the sources that led to it, and those that `more` adds. With `least`, a reach below it is not worth
     a node, a source for which a token's reach is below it counts as not knowing the token, and of each source only the
     newest tokens are looked at, as many as have rates of their own.
-    """
-    out: list[Offer] = []
-    heap: list[tuple[float, int, int, tuple[int, ...], _Found, list[Source]]] = []
-    serial, newest = 0, _RANKS if least > 0.0 else None
 
-    def expand(node: int, path: tuple[int, ...], reach: float, known: Sequence[Source]) -> None:
+    What comes below a candidate is looked up when the next one is asked for.
+    """
+    waiting: list[_Waiting] = []
+    ranked, highest = least > 0.0, acceptance.highest
+    count, serial = 0, 0
+
+    def expand(path: tuple[int, ...], reach: float, known: Sequence[Source]) -> None:
+        """Let the tokens that may follow the last candidate wait, as far as they may still be chosen."""
         nonlocal serial
-        best: dict[int, _Found] = {}
-        below: dict[int, list[Source]] = {}
-        lowest = least / reach
-        for kind, depth, trie in known:
-            rates = acceptance.rates(kind, depth)
-            for rank, token in enumerate(islice(reversed(trie), newest)):
-                rate = rates[rank if rank < _RANKS else -1]
-                if rate < lowest:
-                    continue
-                if token not in best:
-                    best[token], below[token] = (rate, token, kind, depth, rank), []
-                elif rate > best[token][0]:
-                    best[token] = rate, token, kind, depth, rank
-                if trie[token]:
-                    below[token].append(Source(kind, depth + 1, trie[token]))
-        for token, found in best.items():
+        room = limit - count
+        place = _Place(count, path, least / reach, known)
+        floor = place.lowest if len(waiting) < room else max(place.lowest, -waiting[-1][0] / reach * _ROUNDING)
+        for token, speaker in _best(known, acceptance, floor, ranked=ranked).items():
             serial += 1
-            heappush(heap, (-reach * found[0], serial, node, path, found, below[token]))
+            one = (-reach * speaker[0], serial, token, speaker, place)
+            if len(waiting) < room or one < waiting[-1]:
+                insort(waiting, one)
+                del waiting[room:]
 
     if limit > 0:
-        expand(0, (), 1.0, sources)
-    while heap:
-        minus, _, parent, path, (rate, token, kind, depth, rank), known = heappop(heap)
-        out.append(Offer(token, parent, kind, depth, rank, rate, -minus))
-        if len(out) == limit:
+        expand((), 1.0, sources)
+    while waiting:
+        minus, _, token, (rate, kind, depth, rank), place = waiting.pop(0)
+        count += 1
+        yield Offer(token, place.node, kind, depth, rank, rate, -minus)
+        if len(waiting) < limit - count or (waiting and minus * highest < waiting[-1][0]):  # else nothing gets in
+            path, below = (*place.path, token), _below(token, place, acceptance, ranked=ranked)
+            expand(path, -minus, below if more is None else below + more(path))
+
+
+def offers(
+    sources: Sequence[Source], acceptance: Acceptance, limit: int, more: More | None = None, *, least: float = 0.0
+) -> list[Offer]:
+    """All of `ranked_offers`."""
+    return list(ranked_offers(sources, acceptance, limit, more, least=least))
+
+
+def _best(known: Sequence[Source], acceptance: Acceptance, floor: float, *, ranked: bool) -> dict[int, _Speaker]:
+    """The tokens that may follow, each by the source that makes it likeliest; none with a rate below `floor`."""
+    best: dict[int, _Speaker] = {}
+    for kind, depth, trie in known:
+        cell = acceptance.cell(kind, depth)
+        rates, tops = (cell.rates, cell.tops) if ranked else (_endless(cell.rates), _endless(cell.tops))
+        for rank, (token, rate, top) in enumerate(zip(reversed(trie), rates, tops, strict=False)):
+            if top < floor:
+                break
+            if rate >= floor and (token not in best or rate > best[token][0]):
+                best[token] = (rate, kind, depth, rank)
+    return best
+
+
+def _endless(rates: Iterable[float]) -> Iterable[float]:
+    known = list(rates)
+    return chain(known, repeat(known[-1]))
+
+
+def _below(token: int, place: _Place, acceptance: Acceptance, *, ranked: bool) -> list[Source]:
+    """The sources that go on below a token, of those that know it."""
+    found = []
+    for kind, depth, trie in place.known:
+        further = trie.get(token)
+        if not further:
+            continue
+        cell = acceptance.cell(kind, depth)
+        if cell.least < place.lowest or (ranked and len(trie) > _RANKS):
+            rank = next(rank for rank, other in enumerate(reversed(trie)) if other == token)
+            if (ranked and rank >= _RANKS) or cell.rates[min(rank, _RANKS - 1)] < place.lowest:
+                continue
+        found.append(Source(kind, depth + 1, further))
+    return found
+
+
+def needed(ranked: Iterable[Offer], probes: int, growing: int, budget: int, price: float) -> list[Offer]:
+    """As many of the ranked offers as `split` may send where `growing` of the wanted probes are there to be sent."""
+    taken: list[Offer] = []
+    better = 0
+    for offer in ranked:
+        taken.append(offer)
+        better += offer.reach >= price
+        if better < len(taken) and len(taken) >= budget - min(growing, probes, budget - better):
             break
-        path = (*path, token)
-        expand(len(out), path, -minus, known if more is None else [*known, *more(path)])
-    return out
+    return taken
 
 
 def split(ranked: Sequence[Offer], probes: int, budget: int, price: float) -> tuple[int, int]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeAlias, TypeVar
 
 Trie: TypeAlias = "dict[int, Trie]"
 """Token -> the tokens that followed it. A node's children stand in the order in which they came, newest last."""
 
 Key: TypeAlias = "tuple[int, ...]"
 """The last tokens before a continuation, oldest first."""
+
+MOST_KEYS = 1 << 17
+"""Of a pool: some 30,000 tokens of text. Only pools that several requests share come to that."""
+
+V = TypeVar("V")
 
 
 def size(trie: Trie) -> int:
@@ -50,6 +55,23 @@ def merge(into: Trie, new: Trie, *, refresh: bool = False) -> int:
     return added
 
 
+@dataclass(slots=True)
+class Entry:
+    """What followed a key, and how many nodes that are."""
+
+    trie: Trie = field(default_factory=dict)
+    size: int = 0
+
+    def recount(self) -> None:
+        """Count the nodes anew."""
+        self.size = size(self.trie)
+
+    def trim(self, nodes: int) -> None:
+        """Drop the oldest first-level branches until at most `nodes` nodes are left."""
+        while self.size > nodes:
+            self.size -= 1 + size(self.trie.pop(next(iter(self.trie))))
+
+
 class SubtreePool:
     """A trie of continuations for each key, capped in nodes: over the cap the oldest first-level branch goes.
 
@@ -59,77 +81,35 @@ class SubtreePool:
     def __init__(self, nodes: int, *, refresh: bool = False) -> None:
         """`nodes`: most nodes under one key. `refresh`: a branch that comes again is young again."""
         self.nodes, self.refresh = nodes, refresh
-        self._tries: dict[Key, Trie] = {}
-        self._sizes: dict[Key, int] = {}
+        self._entries: dict[Key, Entry] = {}
 
     def get(self, key: Key) -> Trie:
         """What followed the key, an empty trie if nothing is known; do not write to it."""
-        return self._tries.get(key, {})
+        entry = self._entries.get(key)
+        return {} if entry is None else entry.trie
+
+    def __iter__(self) -> Iterator[Key]:
+        """All keys."""
+        return iter(self._entries)
 
     def merge(self, key: Key, new: Trie) -> None:
         """Unify a trie of continuations with what is known of the key."""
         if not new:
             return
-        trie = self._tries.setdefault(key, {})
-        count = self._sizes.get(key, 0) + merge(trie, new, refresh=self.refresh)
-        while count > self.nodes:
-            count -= 1 + size(trie.pop(next(iter(trie))))
-        self._sizes[key] = count
-
-    def enter(self, key: Key) -> Trie:
-        """The trie of a key, to be written to; each node that is added there must be told to `added`."""
-        return self._tries.setdefault(key, {})
-
-    def added(self, key: Key) -> None:
-        """One node was added to the trie of a key."""
-        self._sizes[key] = self._sizes.get(key, 0) + 1
-        if self._sizes[key] > self.nodes:
-            trie = self._tries[key]
-            count = size(trie)  # anew, for a node may have been added to a branch that had gone
-            while count > self.nodes:
-                count -= 1 + size(trie.pop(next(iter(trie))))
-            self._sizes[key] = count
+        entry = self._entries.get(key)
+        if entry is None:
+            drop_oldest(self._entries)
+            entry = self._entries[key] = Entry()
+        entry.size += merge(entry.trie, new, refresh=self.refresh)
+        if entry.size > self.nodes:
+            entry.trim(self.nodes)
 
 
-@dataclass(slots=True)
-class _Place:
-    """Where a text that is being read stands in the trie of a key."""
-
-    key: Key
-    trie: Trie
-
-
-class Reader:
-    """Reads a text into a pool: after every key of 1 to `context` tokens, the up to `depth` tokens that followed.
-
-    What was read last is the newest. A token costs depth x context steps, however long the text is.
-    """
-
-    def __init__(self, pool: SubtreePool, depth: int, context: int) -> None:
-        """Nothing was read."""
-        self.pool, self.context = pool, context
-        self.length = 0
-        """Tokens that were read."""
-        self._tail: Key = ()
-        self._open: deque[list[_Place]] = deque(maxlen=depth)
-        """The places of the keys that ended at each of the last tokens."""
-
-    def read(self, tokens: Sequence[int], end_ids: frozenset[int]) -> None:
-        """The next tokens of the text. Nothing goes on beyond an end token, but what follows it has it in its keys."""
-        for token in tokens:
-            if token in end_ids:
-                self._open.clear()
-            for places in self._open:
-                for place in places:
-                    known = place.trie.pop(token, None)
-                    below = place.trie[token] = {} if known is None else known
-                    if known is None:
-                        self.pool.added(place.key)
-                    place.trie = below
-            self._tail = (*self._tail, token)[-self.context :]
-            keys = [self._tail[at:] for at in range(len(self._tail))]
-            self._open.append([_Place(key, self.pool.enter(key)) for key in keys])
-        self.length += len(tokens)
+def drop_oldest(entries: dict[Key, V], most: int = MOST_KEYS) -> None:
+    """Once there are `most` keys, drop the eighth of them that came first."""
+    if len(entries) >= most:
+        for key in list(islice(entries, (most + 7) // 8)):
+            del entries[key]
 
 
 class NgramPool:

@@ -17,8 +17,9 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from betoken.drafters.growth import Draft, Growing, Memory, Scored, prompt_chains
-from betoken.drafters.offers import Acceptance, Source, offers, split
-from betoken.drafters.pool import Key, Reader, SubtreePool, Trie, levels, size
+from betoken.drafters.offers import Acceptance, Source, needed, ranked_offers, split
+from betoken.drafters.pool import Key, SubtreePool, Trie, levels, size
+from betoken.drafters.text_pool import Reader, TextPool
 from betoken.errors import InputError
 from betoken.state import Row
 from betoken.tree import RowTree
@@ -120,14 +121,13 @@ class PTD(Growing[_Memory]):
         self._shapes = [self._full, *fitting]
         self._shared = self._pools()
 
-    def _pools(self) -> tuple[SubtreePool, SubtreePool]:
-        nodes, refresh = self._own.pool_nodes, self.preset != "paper"
-        return SubtreePool(nodes, refresh=refresh), SubtreePool(nodes, refresh=True)
+    def _pools(self) -> tuple[SubtreePool, TextPool]:
+        nodes = self._own.pool_nodes
+        return SubtreePool(nodes, refresh=self.preset != "paper"), TextPool(nodes, _COPY)
 
     def _remember(self, row: Row) -> _Memory:
         pool, text = self._shared if self.shared_pool else self._pools()
-        reader = Reader(text, _COPY, self._own.context)
-        return _Memory(Acceptance(_PRIORS), pool, reader, self._start_seeds(row), self._full)
+        return _Memory(Acceptance(_PRIORS), pool, Reader(text, self._own.context), self._start_seeds(row), self._full)
 
     def _start_seeds(self, row: Row) -> list[tuple[int, Trie]]:
         chains = prompt_chains(row, (1, 2), min(2, self._own.seeds), step=row.steps)
@@ -143,14 +143,18 @@ class PTD(Growing[_Memory]):
 
     def _known(self, memory: _Memory, tokens: Sequence[int]) -> list[Source]:
         """All that is known to follow these tokens, the longest keys first."""
-        found = []
+        found: list[Source] = []
         last = tuple(tokens[-self._own.context :])
-        for start in range(len(last)):
-            key, depth = last[start:], len(last) - start - 1
-            if trie := memory.text.pool.get(key):
-                found.append(Source(1, depth, trie))
-            if depth < _GROWN_CONTEXT and (trie := memory.pool.get(key)):
-                found.append(Source(0, depth, trie))
+        text: Trie | None = {}
+        for depth in range(len(last)):
+            key = last[-1 - depth :]
+            if depth < _GROWN_CONTEXT and (grown := memory.pool.get(key)):
+                found.append(Source(0, depth, grown))
+            if text is not None and (text := memory.text.pool.find(key)):
+                found.append(Source(1, depth, text))
+            if text is None and depth + 1 >= _GROWN_CONTEXT:  # where a key is new, so are longer ones
+                break
+        found.reverse()
         return found
 
     def _fit(self, nodes: int) -> Shape:
@@ -163,16 +167,14 @@ class PTD(Growing[_Memory]):
     def _draft(self, memory: _Memory, row: Row, limit: int) -> RowTree:
         own, tail = self._own, tuple(row.tokens[-self._own.context :])
         if own.text:
-            memory.text.read(row.tokens[memory.text.length :], row.end_ids)
+            memory.text.read(row.tokens[len(memory.text.text) :], row.end_ids)
         known, most = self._known(memory, tail), min(own.candidates, limit - 1)
-        if own.joined:
-            ranked = offers(known, memory.acceptance, most, lambda path: self._known(memory, tail + path), least=_LEAST)
-        else:
-            ranked = offers(known, memory.acceptance, most)
-        price = memory.returns.price
+        more, least = (lambda path: self._known(memory, tail + path), _LEAST) if own.joined else (None, 0.0)
+        price, growing = memory.returns.price, sum(1 + size(trie) for _, trie in memory.seeds)
+        found = ranked_offers(known, memory.acceptance, most, more, least=least)
+        ranked = needed(found, self._full.nodes, growing, limit - 1, price)
         _, room = split(ranked, self._full.nodes, limit - 1, price)
         memory.shape = self._fit(room)
-        growing = sum(1 + size(trie) for _, trie in memory.seeds)
         memory.offered = ranked[: max(0, limit - 1 - min(growing, room))]
         draft = Draft(row.pending, limit)
         draft.offer(memory.offered)
@@ -181,15 +183,17 @@ class PTD(Growing[_Memory]):
         return draft.tree
 
     def _learn(self, memory: _Memory, scored: Scored) -> None:
-        before = scored.row.tokens[: -len(scored.committed)]
+        fresh = len(scored.committed)
+        before = scored.row.tokens[-fresh - _GROWN_CONTEXT : -fresh]
         if self._own.eager:
-            for text, trie in scored.continuations(before[-_GROWN_CONTEXT:]):
+            for text, trie in scored.continuations(before):
                 for key in self._keys(text):
                     memory.pool.merge(key, trie)
         else:
-            for key in self._keys(before[-_GROWN_CONTEXT:]):
+            for key in self._keys(before):
                 memory.pool.merge(key, _verified(memory.pool.get(key), 0, scored))
-        self._tend(memory, scored, before[-1])
+        if len(scored.tokens) > 1:
+            self._tend(memory, scored, before[-1])
         if not memory.seeds:
             memory.seeds = self._start_seeds(scored.row)
 
