@@ -431,6 +431,16 @@ def test_a_ragged_batch_with_jumping_budgets_is_plain_decoding(preset: str, most
     assert max(int(tree.counts.max()) for tree in trees) <= most
 
 
+def test_a_prompt_is_read_while_the_target_prefills_it() -> None:
+    """Unless no draft is expected: then the first draft, if there is one, reads it."""
+    prompt = [1, 2, 3, 1, 2]
+    for nodes, read in ((8, prompt[:-1]), (1, [])):
+        drafter = PTD()
+        run = Stepper(ToyTarget(12), drafter, prompt, nodes=nodes)
+        run.decoder._prefill()
+        assert drafter._memories[run.row.id].text.text == read
+
+
 def test_same_seed_same_trees_and_another_seed_others() -> None:
     prompt = list(range(1, 12))
 

@@ -178,9 +178,13 @@ class Growing(ABC, Generic[M]):
         return TokenTree.stack([self._propose(row, limit) for row, limit in zip(state.rows, nodes, strict=True)])
 
     def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
-        """Learn from every row that goes on; prefill is not read, its text is in the request."""
+        """Learn from every row that goes on."""
         for b, row in enumerate(state.rows):
-            if verdict.rows[b].bonus < 0 or row.finish_reason is not None:
+            if verdict.rows[b].bonus < 0:
+                if row.expects_draft:
+                    self._prefill(self._memories[row.id], row)
+                continue
+            if row.finish_reason is not None:
                 continue
             memory, scored = self._memories[row.id], Scored(tree, scores, verdict, b, row)
             right = memory.acceptance.observe(memory.offered, scored.committed)[: len(scored.path) - 1]
@@ -200,6 +204,9 @@ class Growing(ABC, Generic[M]):
     @abstractmethod
     def _remember(self, row: Row) -> M:
         """The memory of a new request."""
+
+    def _prefill(self, memory: M, row: Row) -> None:
+        """A chunk of the row's prompt was read by the target: time to read on, which then counts as prefill."""
 
     @abstractmethod
     def _draft(self, memory: M, row: Row, limit: int) -> RowTree:

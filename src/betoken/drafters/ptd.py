@@ -129,6 +129,10 @@ class PTD(Growing[_Memory]):
         pool, text = self._shared if self.shared_pool else self._pools()
         return _Memory(Acceptance(_PRIORS), pool, Reader(text, self._own.context), self._start_seeds(row), self._full)
 
+    def _prefill(self, memory: _Memory, row: Row) -> None:
+        if self._own.text and not memory.text.text:
+            memory.text.read(row.tokens[:-1], row.end_ids)
+
     def _start_seeds(self, row: Row) -> list[tuple[int, Trie]]:
         chains = prompt_chains(row, (1, 2), min(2, self._own.seeds), step=row.steps)
         return [(chain[0], {token: {} for token in chain[1:]}) for chain in chains]
@@ -159,10 +163,8 @@ class PTD(Growing[_Memory]):
 
     def _fit(self, nodes: int) -> Shape:
         """The largest shape of at most this many probes."""
-        for shape in self._shapes:
-            if shape.nodes <= nodes:
-                return shape
-        return Shape(1, 1, max(1, min(nodes, self._own.depth)))
+        one = Shape(1, 1, max(1, min(nodes, self._own.depth)))
+        return next((shape for shape in self._shapes if shape.nodes <= nodes), one)
 
     def _draft(self, memory: _Memory, row: Row, limit: int) -> RowTree:
         own, tail = self._own, tuple(row.tokens[-self._own.context :])

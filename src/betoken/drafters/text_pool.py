@@ -62,26 +62,27 @@ class TextPool:
             return None
         return known if isinstance(known, Entry) else self._entry(key, known)
 
-    def go(self, place: _Place, token: int) -> None:
-        """The next token of the text; it counts as the newest of its siblings."""
-        trie = place.trie
-        below = trie.pop(token, None)
-        if below is not None:
-            trie[token] = place.trie = below
-            return
-        trie[token] = place.trie = {}
-        entry = place.entry
-        entry.size += 1
-        if entry.size > self.nodes:
-            entry.recount()  # a node may have been added to a branch that had gone
-            entry.trim(self.nodes)
+    def go(self, places: Sequence[_Place], token: int) -> None:
+        """The next token of the text, at all these places; it counts as the newest of its siblings."""
+        for place in places:
+            trie = place.trie
+            below = trie.pop(token, None)
+            if below is not None:
+                trie[token] = place.trie = below
+                continue
+            trie[token] = place.trie = {}
+            entry = place.entry
+            entry.size += 1
+            if entry.size > self.nodes:
+                entry.recount()  # a node may have been added to a branch that had gone
+                entry.trim(self.nodes)
 
     def _entry(self, key: Key, once: _Once) -> Entry:
         """The trie of a key that occurred once, made of the text; the text goes on in it if it is still that near."""
         entry = self._known[key] = Entry()
         place = _Place(entry, entry.trie)
         for token in once.reader.following(once.at, self.depth):
-            self.go(place, token)
+            self.go((place,), token)
         once.reader.follow(once.at, place)
         return entry
 
@@ -108,8 +109,8 @@ class Reader:
             if token in end_ids:
                 self._open.clear()
             for places in self._open:
-                for place in places:
-                    go(place, token)
+                if places:
+                    go(places, token)
             self.text.append(token)
             self._tail = tail = (*self._tail, token)[-self.context :]
             here = _Once(self, len(self.text))
