@@ -14,7 +14,7 @@ from betoken.tuning.gains import Gains
 
 HEAD_START = 32
 """Tokens of plain decoding whose share of the allowed loss is there from the start."""
-_LOOK_SHARE = 0.01
+_LOOK_SHARE, _DEAR_LOOK_SHARE = 0.01, 0.015
 """Share of plain decoding's time that goes into looking again at a drafter that does not pay."""
 _FIRST_PURSE = 0.6
 """Plain steps of such looks that are there from the start: an unlucky first draft shall not decide it."""
@@ -24,9 +24,16 @@ LOOK_STEPS = 8
 """Steps of a look at a drafter whose nodes pay off later (probes)."""
 CHEAP = 0.08
 """Most plain steps that a draft may cost which goes on although it does not pay yet."""
+DEAR = 0.3
+"""Plain steps from which on the smallest draft is dear."""
 _FADE = 0.95
 """Of the averages that make a row's rate."""
 _MOST_PURSE = 4.0
+_EARNED_SHARE = 0.4
+"""Share of what drafting saves that goes into looks once it no longer pays."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 5, 24
+"""Plain steps after the second draft in a row that brought nothing, for each plain step that a look costs; doubled by
+every further one, up to the longest."""
 
 
 @dataclass
@@ -48,11 +55,13 @@ class Plan:
     others: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Account:
     """What the policy knows of one row. Times are in units of a plain step, for one row of the batch."""
 
-    gains: Gains
+    moods: tuple[Gains, Gains, Gains]
+    """On the whole, after a draft of which nothing was accepted, and after any other: text turns for and against a
+    drafter."""
     acceptance: Acceptance
     credit: float
     purse: float = _FIRST_PURSE
@@ -85,8 +94,26 @@ class Account:
     reinvested: float = 0.1
     """Share of what a drafter with probes saves that goes into finding out whether more nodes save more."""
     plan: Plan | None = None
+    fresh: bool = True
+    """Whether nothing was drafted yet."""
+    dear: bool = False
+    """Whether the smallest draft costs a good part of a plain step, which is lost before its claims are known."""
+    vain: int = 0
+    """Drafts in a row of which nothing was accepted."""
+    paused: bool = False
+    """Whether plain steps were taken since then."""
     net: float = 0.0
     """What drafting has brought so far: plain steps saved."""
+
+    @property
+    def gains(self) -> Gains:
+        """What drafting brings as things stand."""
+        return self.moods[self.mood]
+
+    @property
+    def mood(self) -> int:
+        """Which of the moods this is. It tells only where drafting is dear: else a draft's claims tell more."""
+        return 0 if self.fresh or not self.dear else 1 + (self.last > 0)
 
     @property
     def rate(self) -> float:
@@ -99,7 +126,14 @@ class Account:
             self.looking -= 1
             return self.look_arm
         steps = LOOK_STEPS if self.invests else 1
-        within = min(self.purse, self.credit)
+        if self.vain > 1 and self.dear and not self.paused and not self.invests:
+            self.paused = True
+            self.rest = int(min(_FIRST_PAUSE * 2 ** min(self.vain - 2, 8), _LONGEST_PAUSE) * min(stake[1], 1.0))
+            if self.rest:
+                self.rest, self.looking, self.look_arm = self.rest - 1, 0, 0
+                return 0
+        # What was earned pays for many looks, not for greater ones.
+        within = min(self.purse, self.credit, max(stake[min(1, len(stake) - 1)] * steps, _FIRST_PURSE))
         self.look_arm = max(arm for arm, staked in enumerate(stake) if arm == 0 or staked * steps <= within)
         self.looking = steps if self.look_arm else 0
         if not self.look_arm and len(stake) > 1:
@@ -128,8 +162,12 @@ class Account:
         self.missed = 0 if self.arm else self.missed + committed
         self.credit += committed * (1.0 + allowance) - 1.0 - spent
         self.net += committed - 1.0 - spent
-        earned = self.reinvested * max(0.0, committed - 1.0 - spent) if self.invests else 0.0
-        self.purse = min(self.purse + _LOOK_SHARE + earned, _MOST_PURSE)
+        share = self.reinvested if self.invests else _EARNED_SHARE if self.dear else 0.0
+        earned = share * max(0.0, committed - 1.0 - spent)
+        if self.nodes > 1:
+            self.fresh, self.paused = False, False
+            self.vain = 0 if committed > 1 else self.vain + 1
+        self.purse = min(self.purse + (_DEAR_LOOK_SHARE if self.dear else _LOOK_SHARE) + earned, _MOST_PURSE)
         if self.looking:  # a look that pays is followed by others at once: the text has turned in the drafter's favour
             saved = 0.0 if self.invests else committed - 1.0
             self.purse = min(max(0.0, self.purse + saved - spent), _MOST_PURSE)

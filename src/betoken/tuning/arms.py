@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 
-from betoken.tuning.account import Account, Plan
+from betoken.tuning.account import DEAR, Account, Plan
 from betoken.tuning.cost import Prices
 from betoken.tuning.gains import DraftTimes, arm_below
 
 _CHEAP_STAKE = 0.1
 """Plain steps that a limit far beyond those that were tried may stake."""
+
+_PREMIUM = 0.3
+"""What time is worth above its rate where drafting is dear: the draft with which a good phase ends is lost whole."""
 
 
 @dataclass
@@ -28,6 +31,7 @@ class Arms:
 
         `others`: nodes of the other rows. `rate`: tokens for each plain step's time that time is worth.
         """
+        account.dear = account.trimmable and DEAR * prices.plain < self.times.extra()[1] < inf
         best, stakes = self.paying(account, prices, others, rate)
         if account.invests and (account.trusted or account.net > 0.0):
             best = max(best, account.invest(stakes))
@@ -52,9 +56,9 @@ class Arms:
             # Half of the account may be staked at once (one unlucky draft shall not end it), or the smallest draft;
             # and no limit far beyond those that were tried, unless drafting is cheap.
             most = min(max(0.5 * account.credit, stakes[min(1, len(stakes) - 1)]), max(account.credit, 0.0))
-            best_value = rate * resume
+            best_value, premium = rate * resume, _PREMIUM if account.dear else 0.0
             for arm in plan.promising:
-                value = plan.accepted[arm] - rate * plan.losses[arm]
+                value = plan.accepted[arm] - (rate + premium) * plan.losses[arm]
                 if value > best_value and stakes[arm] <= most and (arm < plan.near or stakes[arm] < _CHEAP_STAKE):
                     best, best_value = arm, value
         return best, stakes

@@ -58,7 +58,7 @@ class AutoNodes:
     """Least speed relative to plain decoding that a row of some 100 tokens may fall to (above 0, below 1)."""
     reproducible = False
     _accounts: dict[int, Account] = field(default_factory=dict, init=False, repr=False)
-    _gains: Gains = field(default_factory=Gains, init=False, repr=False)
+    _moods: tuple[Gains, Gains, Gains] = field(init=False, repr=False)
     _acceptance: Acceptance = field(init=False, repr=False)
     _arms: Arms = field(init=False, repr=False)
     _present: list[Account] = field(default_factory=list, init=False, repr=False)
@@ -81,6 +81,7 @@ class AutoNodes:
             raise InputError(f"nodes auto: most must be at least 1, not {self.most}")
         self._acceptance = Acceptance(memory=400.0)
         self._arms = Arms(self.most)
+        self._moods = (Gains(), Gains(), Gains())
         self._prices = Prices(self.cost.curve(0.0), self.cost.measured_curve, 1, self.most)
 
     @property
@@ -108,16 +109,18 @@ class AutoNodes:
     def limits(self, state: State) -> list[int]:
         """[B] most nodes the drafter may propose for each row; see the module."""
         accounts = self._present = [self._accounts.get(row.id) or self._account(row) for row in state.rows]
-        self._resting = all([account.rest > 0 for account in accounts])
+        resting = [account for account in accounts if account.rest > 0]
+        for account in resting:
+            account.rest, account.arm = account.rest - 1, 0
+        self._resting = len(resting) == len(accounts)
         if self._resting:
-            for account in accounts:
-                account.rest, account.arm = account.rest - 1, 0
             return [1] * len(accounts)
         prices = self._refresh(state.rows)
         everyone = sum([account.nodes for account in accounts])
         rate = sum([account.rate for account in accounts]) / len(accounts)
         for account in accounts:
-            account.arm = self._arms.choose(account, prices, everyone - account.nodes, rate)
+            if account not in resting:
+                account.arm = self._arms.choose(account, prices, everyone - account.nodes, rate)
         return [min(LIMITS[account.arm], self.most) for account in accounts]
 
     def trim(self, tree: TokenTree, state: State) -> TokenTree:
@@ -133,9 +136,8 @@ class AutoNodes:
         if not judged:
             return tree
         select(accounts, proposed, sum(counts) - judged, self._prices)
-        if all([len(row.keep) == row.nodes for row in proposed]):
-            return tree
-        return subtree(tree, [row.keep for row in proposed])
+        keep = [row.keep for row in proposed]
+        return tree if sum(map(len, keep)) == sum(counts) else subtree(tree, keep)
 
     def observe(self, tree: TokenTree, verdict: Verdict, state: State, times: StepTimes) -> None:
         """What a step accepted and what it cost."""
@@ -153,8 +155,8 @@ class AutoNodes:
             account.nodes = counts[b]
             used = extra * len(accounts) * (account.nodes - 1) / grown
             drafting = self._charged(account, b, times.draft) / prices.plain if account.arm else 0.0
-            self._learn_acceptance(account, tree, b, verdict.rows[b])
             self._settle(account, self._proposed[b], verdict.rows[b], used + drafting)
+            self._learn_acceptance(account, tree, b, verdict.rows[b])
 
     def _observe_plain(self, accounts: Sequence[Account], times: StepTimes) -> None:
         """A step in which all rows rested."""
@@ -179,7 +181,7 @@ class AutoNodes:
             if known and min(self._record) > 0.0:
                 credit = max(credit, (1.0 / self.floor - 1.0 - self._allowance) * min(row.room, _LONG))
             account = Account(
-                gains=self._gains.narrowed(4.0),
+                moods=(self._moods[0].narrowed(4.0), self._moods[1].narrowed(4.0), self._moods[2].narrowed(4.0)),
                 acceptance=self._acceptance.narrowed(4.0, memory=24.0),
                 credit=credit,
                 trimmable=self._trimmable,
@@ -258,10 +260,11 @@ class AutoNodes:
         committed = len(verdict.path)
         # The first steps of a look at a drafter that invests say nothing yet.
         if account.arm and not (account.invests and account.looking > LOOK_STEPS // 2):
-            accepted = [proposed.keep[node] for node in verdict.path[1:]]
-            account.gains.learn(account.arm, accepted, proposed.keep[1:], nested=proposed.nested)
-            if account.drafts < 16 or account.drafts % 4 == 0:  # enough for the start of other rows
-                self._gains.learn(account.arm, accepted, proposed.keep[1:], nested=proposed.nested)
+            accepted, scored = [proposed.keep[node] for node in verdict.path[1:]], proposed.keep[1:]
+            for mood in {0, account.mood}:
+                account.moods[mood].learn(account.arm, accepted, scored, nested=proposed.nested)
+                if account.drafts < 16 or account.drafts % 4 == 0:  # enough for the start of other rows
+                    self._moods[mood].learn(account.arm, accepted, scored, nested=proposed.nested)
         account.settle(committed, spent, self._allowance)
 
 
