@@ -230,11 +230,11 @@ def test_texts_of_several_readers_share_a_pool() -> None:
 
 
 def test_pools_drop_their_oldest_keys() -> None:
-    entries = dict.fromkeys(range(20), "")
+    entries = dict.fromkeys([(key,) for key in range(20)], "")
     drop_oldest(entries, 21)
     assert len(entries) == 20
     drop_oldest(entries, 20)
-    assert list(entries) == list(range(3, 20))
+    assert list(entries) == [(key,) for key in range(3, 20)]
 
 
 @settings(deadline=None)
