@@ -125,6 +125,8 @@ def test_new_models_are_made_of_known_sizes(tmp_path: Path) -> None:
         tiny_base(tmp_path, hiden_size=8)
     with pytest.raises(InputError, match="vocab_size 100 is below the tokenizer's 258"):
         tiny_base(tmp_path, vocab_size=100)
+    with pytest.raises(InputError, match="hidden_size 33 is no multiple of num_attention_heads"):
+        tiny_base(tmp_path, hidden_size=33)
 
 
 def collected(base: str, out: Path, drafter: str = "none", **settings: Any) -> Path:
@@ -321,6 +323,9 @@ def test_ctrl_c_leaves_a_checkpoint(
         (["--schedule", "x"], "unknown schedule 'x'"),
         (["--tokenizer", "bytes"], "--tokenizer is"),
         (["--held-out", "0"], "--held-out must lie between 0 and 1"),
+        (["--weight-decay", "nan"], "weight_decay must be finite"),
+        (["--lr", "inf"], "lr must be finite"),
+        (["--device", "tpu"], "unknown device 'tpu'; choose cpu, cuda or cuda:N"),
     ],
 )
 def test_options_that_cannot_be_used(

@@ -132,6 +132,13 @@ def _check_request(dtype: str | None, device: str, threads: int | None, backend:
         raise InputError(f"unknown backend {backend!r}; choose one of auto, native, torch")
     if threads is not None and threads < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
+    check_device(device)
+    if device.startswith("cuda") and dtype == "int8":
+        raise InputError("dtype int8 runs on the CPU only; use bfloat16 on CUDA")
+
+
+def check_device(device: str) -> None:
+    """Raises InputError for a device that torch cannot name, or that is not here."""
     kind, _, number = device.partition(":")
     if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
         raise InputError(f"unknown device {device!r}; choose cpu, cuda or cuda:N")
@@ -139,8 +146,6 @@ def _check_request(dtype: str | None, device: str, threads: int | None, backend:
         raise InputError(f"device {device}: torch finds no CUDA device here; use cpu")
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise InputError(f"device {device}: there are only {torch.cuda.device_count()} CUDA devices")
-    if kind == "cuda" and dtype == "int8":
-        raise InputError("dtype int8 runs on the CPU only; use bfloat16 on CUDA")
 
 
 def _free_on(device: str) -> int | None:

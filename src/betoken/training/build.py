@@ -126,6 +126,10 @@ def _read_config(path: Path, tokenizer: Tokenizer, context: int) -> DecoderConfi
     config = DecoderConfig.from_hf(defaults | given)
     if config.vocab_size < size:
         raise InputError(f"{path}: vocab_size {config.vocab_size} is below the tokenizer's {size}")
+    if "head_dim" not in given and config.hidden_size % config.num_heads:
+        raise InputError(
+            f"{path}: hidden_size {config.hidden_size} is no multiple of num_attention_heads {config.num_heads}"
+        )
     end = end_id(tokenizer)
     return replace(config, eos_ids=() if end is None else (end,), bos_id=begin_id(tokenizer))
 

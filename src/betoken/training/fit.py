@@ -55,10 +55,10 @@ class FitSettings:
         for name in ("steps", "batch", "accumulate", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.warmup < 0 or self.weight_decay < 0:
-            raise InputError("warmup and weight_decay must not be negative")
-        if not (self.lr > 0 and self.clip > 0):
-            raise InputError("lr and clip must be above 0")
+        if self.warmup < 0 or not 0.0 <= self.weight_decay < math.inf:
+            raise InputError("warmup and weight_decay must not be negative, and weight_decay must be finite")
+        if not (0.0 < self.lr < math.inf and self.clip > 0):
+            raise InputError("lr and clip must be above 0, and lr must be finite")
         if self.schedule not in ("constant", "cosine"):
             raise InputError(f"unknown schedule {self.schedule!r}; choose constant or cosine")
         if self.autocast not in ("none", "bfloat16"):

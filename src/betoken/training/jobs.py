@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from betoken.errors import InputError
+from betoken.models.load import check_device
 from betoken.models.student import EmbeddingKind, StudentCard, WeightKind, law_numbers
 from betoken.state import SamplingSettings
 from betoken.training import lm, save
@@ -64,6 +65,7 @@ class ModelSettings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        check_device(self.device)
         if self.model is None and self.config is None:
             raise InputError("nothing to train: give --model M, or --config FILE for a new model")
         if self.model is None and self.tokenizer is None:
