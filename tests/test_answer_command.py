@@ -62,6 +62,7 @@ def test_settings_of_generate_are_settings_of_an_answer(home: Path) -> None:
         ((*PAIR, "--method", "pars", "--prompt", "x"), "did you mean 'parse'"),
         ((*PAIR, "--set", "answer.treshold=1", "--prompt", "x"), "did you mean 'threshold'"),
         ((*PAIR, "--set", "answer.threshold=7", "--prompt", "x"), "at most 1"),
+        ((*PAIR, "--set", "answer.passes=3", "--prompt", "x"), "answer.passes must be one | two or auto"),
         ((*PAIR, "--set", "judge.threshold=1", "--prompt", "x"), "answer.KEY=VALUE"),
         ((*PAIR, "--stop-id", "5", "--prompt", "x"), "the two models have different tokens"),
         ((*PAIR, "--logit-bias", "5", "--prompt", "x"), "write ID=BIAS"),

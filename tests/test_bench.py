@@ -632,6 +632,10 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found["lines"]) == 2 * (3 + 2), "all and two categories for batch 1, all and mixed for batch 2"
 
 
+def test_help_tells_what_a_config_file_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "[[run]]" in invoke(tmp_path, monkeypatch, "--help").output
+
+
 def test_a_config_file_excludes_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, out = write_toml(tmp_path), tmp_path / "out.jsonl"
     refused = invoke(tmp_path, monkeypatch, "--config", path, "--seed", 3, "--out", out)

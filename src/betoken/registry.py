@@ -29,9 +29,12 @@ def settings_of(cls: type) -> dict[str, dataclasses.Field[Any]]:
     return {f.name: f for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")}
 
 
-def create(kind: str, table: Mapping[str, type], name: str, settings: Mapping[str, object]) -> Any:
+def create(
+    kind: str, table: Mapping[str, type], name: str, settings: Mapping[str, object], *, option: str | None = None
+) -> Any:
     """An instance of the named method with these settings; texts are parsed by the field's type.
 
+    `option`: OPTION.KEY is what a user calls a setting; else KIND.KEY.
     Raises InputError for an unknown name or setting, or a value that does not fit.
     """
     classes = table if name in table else names(kind, table)  # reading the entry points takes 30 ms
@@ -46,7 +49,7 @@ def create(kind: str, table: Mapping[str, type], name: str, settings: Mapping[st
         if key not in known:
             have = ", ".join(sorted(known)) or "none"
             raise InputError(f"{kind} {name} has no setting {key!r}{_meant(key, known)}; it has: {have}")
-        values[key] = _parsed(f"{kind}.{key}", value, hints[key])
+        values[key] = _parsed(f"{option or kind}.{key}", value, hints[key])
     return cls(**values)
 
 

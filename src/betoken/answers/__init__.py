@@ -210,7 +210,7 @@ def check(method: str, method_settings: Mapping[str, object], *, has_draft: bool
 
 
 def _chosen(method: str, settings: Mapping[str, object], *, has_draft: bool) -> Method:
-    chosen: Method = create("method", METHODS, method, settings)
+    chosen: Method = create("method", METHODS, method, settings, option="answer")
     if chosen.drafts and not has_draft:
         raise InputError(f"method {method} needs a draft model: --draft-model (draft)")
     return chosen

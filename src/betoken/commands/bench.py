@@ -35,7 +35,7 @@ _app.command("never-slower")(never_slower)
 @grouped
 def bench(
     context: typer.Context,
-    config: Annotated[Path | None, typer.Option(help="TOML file: each [[run]] is a model with its settings.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file: each [\\[run]] is a model with its settings.")] = None,
     *,
     models: Measured,
     drafters: Annotated[str, typer.Option(help="Names, separated by commas.")] = "suffix",

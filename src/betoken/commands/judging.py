@@ -181,7 +181,7 @@ def _judge(own: dict[str, object], *, likelihood: bool) -> tuple[Judge, dict[str
     unknown = sorted(set(own) - set(known))
     if unknown:
         raise InputError(f"--set answer.{unknown[0]}: a calibration takes {', '.join(known)}")
-    parsed: Parse = create("method", {"parse": Parse}, "parse", own)
+    parsed: Parse = create("method", {"parse": Parse}, "parse", own, option="answer")
     judge = Judge(
         parsed.layout, parsed.instruction, parsed.correct, parsed.incorrect, likelihood=1.0 if likelihood else 0.0
     )
