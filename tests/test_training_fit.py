@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
@@ -172,6 +173,8 @@ def test_a_loss_that_is_no_number_is_told_and_never_learnt(tmp_path: Path) -> No
         ({"objective": "scratch", "law": replace(PLAIN, top_k=3)}, "temperature 1 without top-k"),
         ({"objective": "c-ptp", "law": replace(PLAIN, temperature=0.0)}, "temperature 0 has none"),
         ({"objective": "o-ptp", "window": 0}, "window and cuts must be at least 1"),
+        ({"objective": "scratch", "text_weight": math.nan}, "text_weight not negative, and both finite"),
+        ({"objective": "o-ptp", "beta": math.inf}, "beta must be above 0"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], told: str) -> None:

@@ -57,8 +57,8 @@ class PtpSettings:
             raise InputError(f"unknown divergence {self.divergence!r}; choose kl or reverse-kl")
         if self.window < 1 or self.cuts < 1:
             raise InputError("window and cuts must be at least 1")
-        if not self.beta > 0 or self.text_weight < 0:
-            raise InputError("beta must be above 0, and text_weight must not be negative")
+        if not (0.0 < self.beta < math.inf and 0.0 <= self.text_weight < math.inf):
+            raise InputError("beta must be above 0, text_weight not negative, and both finite")
         if self.objective == "scratch" and self.law != PLAIN:
             raise InputError("objective scratch learns the model's own law: temperature 1 without top-k, top-p, min-p")
         if self.objective == "c-ptp" and self.law.greedy:
