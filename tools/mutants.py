@@ -158,8 +158,8 @@ VERIFIERS = [
     Mutant(
         "noise keyed by the step",
         "sampling.py",
-        "noise.uniform(settings.seed, row.sample, position)",
-        "noise.uniform(settings.seed, row.sample, row.steps)",
+        "noise.uniform(row.sampling.seed, row.sample, position)",
+        "noise.uniform(row.sampling.seed, row.sample, row.steps)",
         (f"{VERIFIED}[replay]",),
     ),
     Mutant(
@@ -217,8 +217,8 @@ SAMPLING = [
     Mutant(
         "u on the edge of the CDF picks the token before it",
         "sampling.py",
-        'side="right"',
-        'side="left"',
+        'np.searchsorted(cumulative, u, side="right")',
+        'np.searchsorted(cumulative, u, side="left")',
         ("tests/test_sampling.py",),
     ),
 ]

@@ -171,7 +171,7 @@ def pick(adjusted: Logits, row: Row, position: int, *, gumbel: bool = False) -> 
     if settings.greedy:
         return int(np.argmax(adjusted))
     if settings.keeps_all and not gumbel:
-        return pick_softmax(adjusted, settings.temperature, noise.uniform(settings.seed, row.sample, position))
+        return pick_softmax(adjusted, settings.temperature, _number(row, position))
     return draw(law(adjusted, settings), row, position, gumbel=gumbel)
 
 
@@ -180,7 +180,12 @@ def draw(probabilities: Law, row: Row, position: int, *, gumbel: bool = False) -
     settings = row.sampling
     if gumbel:
         return pick_gumbel(probabilities, noise.gumbels(settings.seed, row.sample, position, probabilities.shape[0]))
-    return pick_inverse_cdf(probabilities, noise.uniform(settings.seed, row.sample, position))
+    return pick_inverse_cdf(probabilities, _number(row, position))
+
+
+def _number(row: Row, position: int) -> float:
+    """u_k of new token `position` of the row."""
+    return noise.uniform(row.sampling.seed, row.sample, position)
 
 
 class TokenLogprob(NamedTuple):
