@@ -23,7 +23,7 @@ stay in --out.
 
   betoken reproduce trips --seeds 1,2,3 --out trips
 
-About 40 minutes a seed on two cores. The same command continues an interrupted run."""
+Allow an hour a seed on two cores. The same command continues an interrupted run."""
 
 
 def register(app: typer.Typer) -> None:
