@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from betoken.errors import InputError
+from betoken.frozen import read_frozen
 
 KIND = "parse calibration"
 
@@ -39,18 +39,7 @@ def is_judge_calibration(path: Path) -> bool:
 
 def read_judge_calibration(path: Path) -> JudgeCalibration:
     """The calibration in a file. Raises InputError if there is none, or a value that cannot be."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError:
-        raise InputError(f"{path}: no JSON, so no file of betoken calibrate parse") from None
-    if not isinstance(found, dict) or found.get("kind") != KIND:
-        raise InputError(f"{path}: not a file of betoken calibrate parse")
-    try:
-        return _checked(found)
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{path}: damaged; run betoken calibrate parse again") from None
+    return read_frozen(path, KIND, "betoken calibrate parse", _checked)
 
 
 def _checked(found: Mapping[str, Any]) -> JudgeCalibration:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from betoken.errors import InputError
+from betoken.frozen import read_frozen
 
 KIND = "asd calibration"
 
@@ -27,18 +26,7 @@ class Calibration:
 
 def read_calibration(path: Path) -> Calibration:
     """The calibration in a file. Raises InputError if there is none, or a value that cannot be."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError:
-        raise InputError(f"{path}: no JSON, so no file of betoken calibrate asd") from None
-    if not isinstance(found, dict) or found.get("kind") != KIND:
-        raise InputError(f"{path}: not a file of betoken calibrate asd")
-    try:
-        return _checked(found)
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{path}: damaged; run betoken calibrate asd again") from None
+    return read_frozen(path, KIND, "betoken calibrate asd", _checked)
 
 
 def _checked(found: Mapping[str, Any]) -> Calibration:
