@@ -65,11 +65,11 @@ class Stepper:
         self.tree = tree
 
 
-def trie_of(tree: TokenTree, role: Role, b: int = 0) -> Trie:
-    """The nodes of one role as a trie under the pending token (parents of another role are followed too)."""
+def trie_of(tree: TokenTree, *roles: Role, b: int = 0) -> Trie:
+    """The nodes of these roles as a trie under the pending token (parents of another role are followed too)."""
     out: Trie = {}
     for node in range(1, int(tree.counts[b])):
-        if tree.roles[b, node] == role:
+        if tree.roles[b, node] in roles:
             below = out
             for step in tree.path(b, node)[1:]:
                 below = below.setdefault(int(tree.tokens[b, step]), {})

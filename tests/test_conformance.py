@@ -169,7 +169,7 @@ class FaultyVerifier(Replay):
         match self.fault:
             case "probe":
                 for node in range(1, int(tree.counts[b])):
-                    if tree.roles[b, node] == Role.PROBE and tree.tokens[b, node] == kept.bonus:
+                    if tree.roles[b, node] >= Role.PROBE and tree.tokens[b, node] == kept.bonus:
                         return RowVerdict((*kept.path, node), kept.bonus)
             case "bonus elsewhere":
                 return RowVerdict(kept.path, int(scores.argmax[b, 0]))

@@ -68,8 +68,22 @@ def test_probabilities_are_the_targets() -> None:
 def test_probes_are_told_from_candidates() -> None:
     recorder, _, _ = recorded(PTD(), count=1)
     roles = {node.role for step in recorder.steps for node in step.nodes}
-    assert {"pending", "probe"} <= roles
-    assert not any(node.accepted for step in recorder.steps for node in step.nodes if node.role == "probe")
+    assert {"pending", "seed", "probe"} <= roles
+    assert not any(node.accepted for step in recorder.steps for node in step.nodes if node.role in ("seed", "probe"))
+
+
+def test_seeds_stand_in_a_chain_and_what_grew_hangs_under_them() -> None:
+    recorder, _, _ = recorded(PTD(preset="paper"), count=1)
+    grown = 0
+    for step in recorder.steps:
+        roles = {node.index: node.role for node in step.nodes}
+        for node in step.nodes:
+            if node.role == "seed":
+                assert roles[node.parent] in ("pending", "seed", "candidate")
+            if node.role == "probe":
+                assert roles[node.parent] in ("seed", "probe", "candidate")
+                grown += roles[node.parent] != "candidate"
+    assert grown > 5
 
 
 def test_only_the_first_steps_are_kept() -> None:

@@ -36,6 +36,7 @@ def test_window_fills_slides_and_feeds_the_pool_as_worked_by_hand() -> None:
     assert memory.pool.get(50) == []
 
     tree = run.step()  # pending 60 with 2 tokens seen; column 0 is 60 51, column 1 is 50 60
+    assert trie_of(tree, Role.SEED) == {50: {}}
     assert trie_of(tree, Role.PROBE) == {50: {60: {}}, 51: {}}
     assert memory.pool.get(60) == [(51, 61)]
     assert memory.pool.get(50) == [(60, 61)]

@@ -105,7 +105,7 @@ class TreeMetrics:
         """A decoder's observer, for batches of one row."""
         self.forwards += 1
         self.nodes += int(tree.counts[0])
-        self.probes += int((tree.roles[0] == Role.PROBE).sum())
+        self.probes += int((tree.roles[0] >= Role.PROBE).sum())
         if (tree.roles[0] == Role.CANDIDATE).any():
             self.hits += 1
             self.accepted += len(verdict.rows[0].path) - 1
@@ -228,7 +228,7 @@ def run(args: argparse.Namespace, load: Callable[..., Loaded]) -> None:
         loaded = load(args.model, dtype=args.dtype, threads=args.threads)
         stop = StopSettings(max_new_tokens=args.max_new_tokens)
         for number, question in enumerate(asked, 1):
-            prompt = loaded.tokenizer.encode(loaded.tokenizer.apply_chat(question.messages), add_special=False)
+            prompt = loaded.tokenizer.encode(loaded.tokenizer.template.apply(question.messages), add_special=False)
             for method, nodes in ((method, nodes) for method in args.methods for nodes in args.nodes):
                 if (method, nodes, question.id) in done:
                     continue

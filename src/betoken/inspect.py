@@ -26,8 +26,24 @@ if TYPE_CHECKING:
 Spell = Callable[[int], str]
 """A token id as text."""
 
-COLOURS = {"pending": "#0072B2", "accepted": "#009E73", "candidate": "#999999", "probe": "#E69F00", "bonus": "#56B4E9"}
+COLOURS = {
+    "pending": "#0072B2",
+    "accepted": "#009E73",
+    "candidate": "#999999",
+    "seed": "#D55E00",
+    "probe": "#E69F00",
+    "bonus": "#56B4E9",
+}
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
+
+STYLES = {
+    "pending": "bold blue",
+    "accepted": "bold green",
+    "candidate": "dim",
+    "seed": "bold yellow",
+    "probe": "yellow",
+}
+"""The same in the terminal."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +55,7 @@ class SeenNode:
     parent: int
     """-1 for a root."""
     role: str
-    """pending, candidate or probe."""
+    """pending, candidate, seed (a planted probe) or probe (a grown one, or one of PTP or PARSE)."""
     depth: int
     accepted: bool
     confidence: float
@@ -136,7 +152,11 @@ def draw(steps: Sequence[Step], path: Path, spell: Spell, *, title: str = "") ->
     if title:
         figure.suptitle(title, fontsize=10)
     figure.legend(
-        handles=[_handle(name) for name in COLOURS], loc="outside lower center", ncols=5, frameon=False, fontsize=8
+        handles=[_handle(name) for name in COLOURS],
+        loc="outside lower center",
+        ncols=len(COLOURS),
+        frameon=False,
+        fontsize=8,
     )
     try:
         figure.savefig(path, dpi=130)
@@ -254,8 +274,7 @@ def _kind(node: SeenNode) -> str:
 
 
 def _style(node: SeenNode) -> str:
-    styles = {"pending": "bold blue", "accepted": "bold green", "candidate": "dim", "probe": "yellow"}
-    return styles[_kind(node)]
+    return STYLES[_kind(node)]
 
 
 def _shown(text: str, most: int = 24) -> str:

@@ -34,12 +34,19 @@ START_INPUT = -1.0
 
 
 class Role(IntEnum):
-    """What a node is for. Only candidates can be committed; probes ride along to be read."""
+    """What a node is for. Only candidates can be committed; probes (seeds among them) ride along to be read."""
 
     PADDING = 0
     PENDING = 1
     CANDIDATE = 2
     PROBE = 3
+    SEED = 4
+    """A probe that the drafter has planted: others grow under it."""
+
+    @property
+    def rides_along(self) -> bool:
+        """Whether the node is a probe, planted or grown."""
+        return self >= Role.PROBE
 
 
 @dataclass

@@ -14,6 +14,9 @@ from betoken.commands.groups import Asking, Loading, Writing, grouped
 
 HELP = """Decode a prompt and draw the tree of every step: roles, claims (c), target probabilities (p), the kept path.
 
+Roles: the pending token; candidates, of which the accepted path is kept; seeds and the probes grown under them, scored
+only to be read (ptd, lookahead); the bonus token, which the target adds itself.
+
 [bold]Examples[/bold]
 
   betoken inspect --prompt "Repeat: one two three one two three" --steps 5

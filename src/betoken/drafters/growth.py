@@ -40,7 +40,7 @@ class Draft:
                 offer.token, offer.parent, confidence=offer.confidence
             )
 
-    def probe(self, token: int, parent: int, price: float) -> int | None:
+    def probe(self, token: int, parent: int, price: float, role: Role = Role.PROBE) -> int | None:
         """A node that scores this token under this parent, added if there is none; None if the tree is full."""
         known = self._index.get((parent, token))
         if known is not None:
@@ -48,7 +48,7 @@ class Draft:
         if len(self.tree) >= self.limit:
             return None
         # The pending token is right for sure, so a probe under it is worth its price and one further down the same.
-        node = self.tree.add(token, parent, Role.PROBE, confidence=price if parent == 0 else 1.0)
+        node = self.tree.add(token, parent, role, confidence=price if parent == 0 else 1.0)
         self._index[parent, token] = node
         return node
 
@@ -77,7 +77,7 @@ class Scored:
         else:
             self.tokens = tree.tokens[b, :count].tolist()
             self.committed = [*(self.tokens[node] for node in self.path[1:]), bonus]
-            self.probes = tree.roles[b].tolist().count(Role.PROBE)
+            self.probes = sum(role >= Role.PROBE for role in tree.roles[b].tolist())
             self._parents = tree.parents[b, :count].tolist()
         self._index = {(self._parents[node], self.tokens[node]): node for node in range(count - 1, 0, -1)}
 
@@ -141,6 +141,8 @@ class Memory:
     returns: Returns = field(default_factory=Returns, init=False)
     offered: list[Offer] = field(default_factory=list, init=False)
     """Candidates of the last tree."""
+    asked: bool = field(default=False, init=False)
+    """Whether a draft was asked for in this step, even if there was nothing to offer."""
 
 
 M = TypeVar("M", bound=Memory)
@@ -178,18 +180,22 @@ class Growing(ABC, Generic[M]):
         return TokenTree.stack([self._propose(row, limit) for row, limit in zip(state.rows, nodes, strict=True)])
 
     def observe(self, tree: TokenTree, scores: Scores, verdict: Verdict, state: State) -> None:
-        """Learn from every row that goes on."""
+        """Learn from every row that goes on and that a draft was asked for.
+
+        A step without a draft is plain decoding's: what it would teach is not worth what it takes.
+        """
         for b, row in enumerate(state.rows):
             if verdict.rows[b].bonus < 0:
                 if row.expects_draft:
                     self._prefill(self._memories[row.id], row)
                 continue
-            if row.finish_reason is not None:
+            memory = self._memories[row.id]
+            if row.finish_reason is not None or not memory.asked:
                 continue
-            memory, scored = self._memories[row.id], Scored(tree, scores, verdict, b, row)
+            scored = Scored(tree, scores, verdict, b, row)
             right = memory.acceptance.observe(memory.offered, scored.committed)[: len(scored.path) - 1]
             memory.returns.observe(sum(offer.kind % 2 == 0 for offer in right), scored.probes)
-            memory.offered = []
+            memory.offered, memory.asked = [], False
             self._learn(memory, scored)
 
     def growing(self, row: Row) -> list[Trie]:
@@ -198,8 +204,8 @@ class Growing(ABC, Generic[M]):
 
     def _propose(self, row: Row, limit: int) -> RowTree:
         memory = self._memories[row.id]
-        memory.offered = []
-        return self._draft(memory, row, limit) if limit > 1 else RowTree.under(row.pending)
+        memory.offered, memory.asked = [], limit > 1
+        return self._draft(memory, row, limit) if memory.asked else RowTree.under(row.pending)
 
     @abstractmethod
     def _remember(self, row: Row) -> M:

@@ -15,7 +15,7 @@ from betoken.drafters.offers import Acceptance, Source, offers, split
 from betoken.drafters.pool import NgramPool, Trie, chain
 from betoken.errors import InputError
 from betoken.state import Row
-from betoken.tree import RowTree
+from betoken.tree import Role, RowTree
 
 
 class _Preset(NamedTuple):
@@ -130,7 +130,7 @@ def _plant(draft: Draft, window: list[list[int]], price: float) -> None:
     """Add row 0 as a chain of probes, and each column as a branch under its place in row 0."""
     top = 0
     for index, (first, *column) in enumerate(zip(*window, strict=True)):
-        below = draft.probe(first, top, price) if index else 0
+        below = draft.probe(first, top, price, Role.SEED) if index else 0
         if below is None or draft.probes(column, below, price) is None:
             break
         top = below

@@ -22,7 +22,7 @@ from betoken.drafters.pool import Key, SubtreePool, Trie, levels, size
 from betoken.drafters.text_pool import Reader, TextPool
 from betoken.errors import InputError
 from betoken.state import Row
-from betoken.tree import RowTree
+from betoken.tree import Role, RowTree
 
 
 class Shape(NamedTuple):
@@ -243,7 +243,7 @@ def _plant(draft: Draft, memory: _Memory, price: float) -> None:
     queue: deque[tuple[int, int, Trie]] = deque()
     top = 0
     for token, trie in memory.seeds[: memory.shape.seeds]:
-        if (below := draft.probe(token, top, price)) is None:
+        if (below := draft.probe(token, top, price, Role.SEED)) is None:
             return
         queue.append((1, below, trie))
         top = below

@@ -11,6 +11,7 @@ from functools import cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,9 @@ from betoken.drafters.pool import Trie
 from betoken.errors import InputError
 from betoken.state import Row
 from betoken.tree import RowTree
+
+_BLOCK = 64
+"""Tokens of the vocabulary that are looked at together."""
 
 
 @dataclass
@@ -111,22 +115,35 @@ def static_tree(size: int, successors: int) -> tuple[Slot, ...]:
     return tuple(out)
 
 
+@nb.njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})  # else the maximum of a block is not vectorised
 def top(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Ids of the k largest of each row of logits [W, V], largest first: [W, k].
+    """Ids of the k largest of each row of logits [W, V], largest first, of equals the smaller id first: [W, k].
 
-    The k largest lie in the k blocks with the largest maxima, so most of the vocabulary is read once and not sorted.
+    Compiled: one pass that looks closer only where a block of the vocabulary holds one of the largest so far. A sort
+    or a partition of the vocabulary takes as long as a good part of a small model's forward pass.
     """
     rows, vocabulary = logits.shape
     k = min(k, vocabulary)
-    stride = max(1, vocabulary // 64)  # block c holds the ids c, c + stride, c + 2 stride, ...
-    whole = 64 * stride if vocabulary >= 64 else vocabulary
-    if whole < 64 * k or stride < k:
-        order = np.argsort(-logits, axis=1, kind="stable")[:, :k]
-        return order.astype(np.int64)
-    blocks = logits[:, :whole].reshape(rows, 64, stride)
-    best = np.argpartition(-blocks.max(axis=1), k - 1, axis=1)[:, :k]
-    ids = (best[:, None, :] + stride * np.arange(64)[None, :, None]).reshape(rows, -1)
-    rest = np.broadcast_to(np.arange(whole, vocabulary), (rows, vocabulary - whole))
-    ids = np.concatenate([ids, rest], axis=1)
-    order = np.argsort(-np.take_along_axis(logits, ids, axis=1), axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(ids, order, axis=1)
+    ids = np.zeros((rows, k), np.int64)
+    values = np.empty(k, np.float32)
+    for row in range(rows):
+        values[:] = -np.inf
+        known = 0
+        for start in range(0, vocabulary, _BLOCK):
+            end = min(start + _BLOCK, vocabulary)
+            highest = logits[row, start]
+            for token in range(start + 1, end):
+                highest = max(highest, logits[row, token])
+            if known == k and highest <= values[k - 1]:
+                continue
+            for token in range(start, end):
+                value = logits[row, token]
+                if known == k and value <= values[k - 1]:
+                    continue
+                at = min(known, k - 1)
+                known = min(known + 1, k)
+                while at > 0 and values[at - 1] < value:
+                    values[at], ids[row, at] = values[at - 1], ids[row, at - 1]
+                    at -= 1
+                values[at], ids[row, at] = value, token
+    return ids

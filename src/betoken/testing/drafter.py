@@ -84,7 +84,7 @@ def _check_row(tree: TokenTree, b: int, row: Row, limit: int, vocab_size: int) -
 def _check_node(tree: TokenTree, b: int, node: int, row: Row) -> None:
     parent, role = int(tree.parents[b, node]), tree.roles[b, node]
     require(parent < node, f"node {node} comes before its parent {parent}")
-    if role == Role.PROBE:
+    if Role(role).rides_along:
         if parent < 0:
             anchor = int(tree.anchors[b, node])
             require(anchor <= row.cached, f"root {node} is anchored at {anchor}, beyond {row.cached} cached positions")

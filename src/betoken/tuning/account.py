@@ -20,6 +20,9 @@ _FIRST_PURSE = 0.6
 """Plain steps of such looks that are there from the start: an unlucky first draft shall not decide it."""
 _LONGEST_REST = 16
 """Steps after which a row that cannot afford a look is judged anew."""
+_PAUSE = 8
+"""Most plain steps after which a drafter that invests is asked again once the credit has run out; a quarter of the
+drafts that brought nothing."""
 LOOK_STEPS = 8
 """Steps of a look at a drafter whose nodes pay off later (probes)."""
 CHEAP = 0.08
@@ -154,7 +157,11 @@ class Account:
             self.looking = LOOK_STEPS if self.look_arm > cheap else 0
             self.reinvested *= 0.5 if self.looking else 1.0
         arm = self.look_arm if self.looking else cheap
-        return arm if stake[arm] <= self.credit else 0
+        if stake[arm] <= self.credit:
+            return arm
+        if self.net < 0.0:
+            self.rest = min(self.drafts // 4, _PAUSE)
+        return 0
 
     def settle(self, committed: int, spent: float, allowance: float) -> None:
         """A step committed so many tokens and took `spent` longer than a plain one; a token allows `allowance`."""

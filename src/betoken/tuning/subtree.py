@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from betoken.tree import Ints, Role, TokenTree
 
 _PROBE = int(Role.PROBE)
+"""From here on a role rides along."""
 
 
 def may_trim(tree: TokenTree, row: int) -> bool:
@@ -19,7 +20,7 @@ def may_trim(tree: TokenTree, row: int) -> bool:
     candidates were drawn from a law: to score a drawn token only when it looks probable would bend the law of what
     rejection sampling commits. The limit, set before the draft, is the only lever there.
     """
-    return not tree.laws[row] and _PROBE not in tree.roles[row].tolist()
+    return not tree.laws[row] and max(tree.roles[row].tolist()) < _PROBE
 
 
 def subtree(tree: TokenTree, keep: Sequence[Sequence[int]]) -> TokenTree:
