@@ -6,9 +6,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+from betoken.answers.account import Account
 from betoken.answers.drafting import Draft, drafted
-from betoken.answers.method import AnswerResult, AnswerStats, Event, Question, name_of
-from betoken.answers.plan import Plan
+from betoken.answers.method import AnswerResult, Event, Question, check_settings
 from betoken.decode import Prefix, Request
 from betoken.engine import Engine, Stream
 from betoken.errors import InputError
@@ -18,37 +18,19 @@ from betoken.text import TextStream
 
 
 @dataclass
-class Desk:
+class Desk(Account):
     """Writes parts of one answer and counts what they cost."""
 
     question: Question
     method: str
     prompt: list[int] = field(init=False)
     """The target's own prompt."""
-    began: float = field(default_factory=perf_counter, init=False)
-    confidence: float | None = None
-    prefix_confidences: tuple[tuple[int, float], ...] = ()
-    draft_tokens: int = 0
-    drafted: int = 0
-    """Tokens of the draft in the target's tokenizer."""
-    kept: int = 0
-    target_tokens: int = 0
-    target_forwards: int = 0
-    judge_forwards: int = 0
-    judge_nodes: int = 0
-    draft_s: float = 0.0
-    judge_s: float = 0.0
-    target_s: float = 0.0
-    plan: Plan | None = None
-    resumed: int = 0
-    fallback: str | None = None
 
     def __post_init__(self) -> None:
         """Raises InputError for a prompt or settings that two models cannot serve."""
         question = self.question
         self.prompt = question.target.encode(question.prompt, raw=question.raw)
-        if question.settings.logprobs is not None:
-            raise InputError("an answer of two models has no log-probabilities to report: leave logprobs out")
+        check_settings(question.settings)
 
     @property
     def target(self) -> Engine:
@@ -153,40 +135,9 @@ class Desk:
 
     def result(self, tokens: list[int], text: str, finish: FinishReason | None) -> AnswerResult:
         """The answer, and the account closed."""
-        return AnswerResult(text, tokens, len(self.prompt), finish, self._stats(len(tokens)))
-
-    def _stats(self, tokens: int) -> AnswerStats:
-        question, decoder = self.question, self.target.decoder
-        total = perf_counter() - self.began
-        alone = self.draft_tokens == 0 and decoder.verifier.lossless
-        return AnswerStats(
-            method=self.method,
-            accepted_whole=self.draft_tokens > 0 and self.target_tokens == 0 and self.kept == self.drafted,
-            kept_fraction=self.kept / self.drafted if self.drafted else 0.0,
-            confidence=self.confidence,
-            prefix_confidences=self.prefix_confidences,
-            draft_tokens=self.draft_tokens,
-            kept_tokens=self.kept,
-            target_tokens=self.target_tokens,
-            judge_forwards=self.judge_forwards,
-            judge_nodes=self.judge_nodes,
-            target_forwards=self.target_forwards,
-            draft_s=self.draft_s,
-            judge_s=self.judge_s,
-            target_s=self.target_s,
-            total_s=total,
-            tokens_per_s=tokens / total,
-            lossless=alone,
-            model=decoder.target.name,
-            draft_model=None if question.draft is None else name_of(question.draft),
-            drafter=decoder.drafter.name,
-            verifier=decoder.verifier.name,
-            dtype=decoder.target.dtype,
-            threads=self.target.threads,
-            plan=self.plan,
-            resumed=self.resumed,
-            fallback=self.fallback,
-        )
+        question = self.question
+        stats = self.stats(self.method, question.target, question.draft, len(tokens))
+        return AnswerResult(text, tokens, len(self.prompt), finish, stats)
 
 
 def _check_ids(question: Question) -> None:

@@ -39,6 +39,12 @@ class Question:
         return self.draft
 
 
+def check_settings(settings: GenerationSettings) -> None:
+    """Raises InputError for what an answer of two models cannot tell, wherever they are."""
+    if settings.logprobs is not None:
+        raise InputError("an answer of two models has no log-probabilities to report: leave logprobs out")
+
+
 def name_of(model: Engine | RemoteModel) -> str:
     """What a model is called in reports."""
     return model.name if isinstance(model, RemoteModel) else model.target.name

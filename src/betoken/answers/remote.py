@@ -14,11 +14,12 @@ from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
+from betoken.answers.account import Account
 from betoken.answers.alone import DraftAlone, TargetAlone
 from betoken.answers.boundaries import boundaries
 from betoken.answers.drafting import Draft, drafted
 from betoken.answers.judge import Judge, VerdictTokens
-from betoken.answers.method import AnswerResult, AnswerStats, Event, Method, Prompt, Writing, name_of
+from betoken.answers.method import AnswerResult, Event, Method, Prompt, Writing, check_settings
 from betoken.answers.parse import Cascade, Parse
 from betoken.answers.plan import UNKNOWN_MOST, UNKNOWN_PASSES, Plan
 from betoken.engine import Engine
@@ -31,9 +32,6 @@ from betoken.remote.replies import Usage
 from betoken.settings import GenerationSettings
 from betoken.state import FinishReason
 from betoken.text import StopFilter
-
-SERVER = "server"
-"""Stands in statistics for what only the server knows."""
 
 
 @dataclass(frozen=True)
@@ -117,33 +115,18 @@ class Verdicts(NamedTuple):
 
 
 @dataclass
-class RemoteDesk:
+class RemoteDesk(Account):
     """Writes parts of one answer and counts what they cost."""
 
     question: RemoteQuestion
     method: Method
-    began: float = field(default_factory=perf_counter, init=False)
-    confidence: float | None = None
-    prefix_confidences: tuple[tuple[int, float], ...] = ()
-    plan: Plan | None = None
-    prompt_tokens: int = 0
-    draft_tokens: int = 0
-    drafted: int = 0
-    kept: int = 0
-    target_tokens: int = 0
-    target_forwards: int = 0
-    judge_forwards: int = 0
-    judge_nodes: int = 0
-    draft_s: float = 0.0
-    judge_s: float = 0.0
-    target_s: float = 0.0
+    prompt_tokens: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         """Raises InputError for what this target cannot be asked."""
         question = self.question
         check(self.method)
-        if question.settings.logprobs is not None:
-            raise InputError("an answer of two models has no log-probabilities to report: leave logprobs out")
+        check_settings(question.settings)
         if question.draft is not None and question.settings.logit_bias:
             raise InputError("logit_bias has token ids, and the two models may have different tokens: leave it out")
         if isinstance(self.method, Parse) and not (question.raw or question.target.continues):
@@ -220,37 +203,9 @@ class RemoteDesk:
 
     def result(self, text: str, finish: FinishReason | None) -> AnswerResult:
         """The answer, and the account closed."""
-        return AnswerResult(text, [], self.prompt_tokens, finish, self._stats())
-
-    def _stats(self) -> AnswerStats:
-        total = perf_counter() - self.began
-        draft = self.question.draft
-        return AnswerStats(
-            method=self.method.name,
-            accepted_whole=0 < self.drafted == self.kept,
-            kept_fraction=self.kept / self.drafted if self.drafted else 0.0,
-            confidence=self.confidence,
-            prefix_confidences=self.prefix_confidences,
-            draft_tokens=self.draft_tokens,
-            kept_tokens=self.kept,
-            target_tokens=self.target_tokens,
-            judge_forwards=self.judge_forwards,
-            judge_nodes=self.judge_nodes,
-            target_forwards=self.target_forwards,
-            draft_s=self.draft_s,
-            judge_s=self.judge_s,
-            target_s=self.target_s,
-            total_s=total,
-            tokens_per_s=(self.kept + self.target_tokens) / total,
-            lossless=False,
-            model=self.question.target.name,
-            draft_model=None if draft is None else name_of(draft),
-            drafter=SERVER,
-            verifier=SERVER,
-            dtype=SERVER,
-            threads=0,
-            plan=self.plan,
-        )
+        question = self.question
+        stats = self.stats(self.method.name, question.target, question.draft, self.kept + self.target_tokens)
+        return AnswerResult(text, [], self.prompt_tokens, finish, stats)
 
 
 def verdicts(target: RemoteModel, judge: Judge) -> Verdicts | None:
