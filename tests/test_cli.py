@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,19 @@ def test_help_is_quick_and_imports_nothing_heavy(home: Path) -> None:
     )
     assert "Examples" in ran.stdout
     assert ran.stdout.endswith("[]\n")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("command", ["train ptp", "train collect", "calibrate parse"])
+def test_help_fills_the_width_of_the_terminal(home: Path, command: str, width: int) -> None:
+    """A line of a paragraph ends only where the next word does not fit."""
+    told = environment(home) | {"COLUMNS": str(width)}
+    ran = subprocess.run(
+        [*BETOKEN, *command.split(), "--help"], env=told, capture_output=True, text=True, check=True, timeout=60
+    )
+    lines = [line.strip() if line[:2] != "  " else "" for line in ran.stdout.split("─")[0].splitlines()]
+    for line, following in pairwise(lines):
+        assert not line or not following or len(line) + 1 + len(following.split()[0]) > width - 2, line
 
 
 def test_without_arguments_it_helps(home: Path) -> None:

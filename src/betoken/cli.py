@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from betoken.errors import BetokenError, InputError
@@ -69,7 +71,8 @@ def _root(
 
 def _run(arguments: list[str]) -> int:
     """The exit code of a command line."""
-    command = typer.main.get_command(build())
+    command = typer.main.get_group(build())
+    _let_flow(command)
     debug = "--debug" in arguments[:1]
     try:
         with command.make_context("betoken", arguments) as context:
@@ -93,6 +96,17 @@ def _run(arguments: list[str]) -> int:
             where = f": {error.filename}" if error.filename else ""
             return _fail(f"{error.strerror}{where}", 2)
         return _fault(error, debug)
+
+
+def _let_flow(group: TyperGroup) -> None:
+    """Let terminals of any width wrap what commands say of themselves, which Typer breaks where the source does.
+
+    Lines that begin with a space, such as examples, stay lines of their own.
+    """
+    for command in (group, *group.commands.values()):
+        command.help = re.sub(r"(?<!\n)\n(?![\n ])", " ", command.help or "")
+        if command is not group and isinstance(command, TyperGroup):
+            _let_flow(command)
 
 
 def _fail(message: str, code: int) -> int:

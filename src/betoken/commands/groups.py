@@ -16,6 +16,7 @@ import typer
 
 from betoken.commands import options
 from betoken.commands.prompts import Prompt, read_prompt
+from betoken.errors import InputError
 
 if TYPE_CHECKING:
     from betoken.bench.subject import Method, ModelSpec
@@ -128,6 +129,23 @@ class Writing:
             logprobs=logprobs,
             budget=self.budget,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cores:
+    """How much of the machine torch may use."""
+
+    threads: options.Threads = None
+
+    def use(self) -> None:
+        """Let torch use so many cores. Raises InputError for less than one."""
+        if self.threads is None:
+            return
+        if self.threads < 1:
+            raise InputError(f"threads must be at least 1, not {self.threads}")
+        import torch
+
+        torch.set_num_threads(self.threads)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from betoken.commands.groups import Cores, grouped
 from betoken.commands.progress import counting
 from betoken.errors import InputError
 
@@ -37,20 +38,17 @@ def reproduce() -> None:
 
 
 @_app.command(help=TRIPS)
+@grouped
 def trips(
     out: Annotated[Path, typer.Option(help="Folder of the findings and the models.")],
     seeds: Annotated[str, typer.Option(help="Of data, weights and numbers; comma-separated.")] = "1",
-    threads: Annotated[int | None, typer.Option(help="Cores to use; all if not given.")] = None,
+    *,
+    cores: Cores,
 ) -> None:
     numbers = _seeds(seeds)
-    if threads is not None and threads < 1:
-        raise InputError(f"threads must be at least 1, not {threads}")
-    import torch
-
+    cores.use()
     from betoken.training import reproduce as repeated
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     settings = repeated.TripSettings()
     found = [repeated.reproduce_trips(settings, seed, out, counting) for seed in numbers]
     typer.echo(repeated.publish(settings, found, out))
