@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from betoken.bench.subject import ModelSpec, Subject
+from betoken.models.chat_template import ChatTemplate
 from betoken.models.target import Scores
 from betoken.testing import ToyCache, ToyTarget
 from betoken.tree import TokenTree
@@ -18,16 +18,13 @@ VOCABULARY = 9
 class ToyCodec:
     """Each character is one token, never the end token 0."""
 
-    has_chat_template = True
+    template = ChatTemplate("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}")
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         return [1 + ord(character) % (VOCABULARY - 1) for character in text]
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         return "".join("<end>" if token == 0 else chr(96 + token) for token in ids)
-
-    def apply_chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
-        return "".join(f"[{message['role']}] {message['content']}\n" for message in messages)
 
 
 class CountingTarget(ToyTarget):

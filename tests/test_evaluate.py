@@ -137,7 +137,7 @@ def test_letters_by_logits(tmp_path: Path) -> None:
     right = 0
     for record, row, question in zip(read_results(tmp_path / "out.jsonl")[1], rows, read_suite(path), strict=True):
         asked = f"{question.raw.removesuffix('Answer:')}\nAnswer with the letter alone."
-        prompt = subject.codec.encode(subject.codec.apply_chat([{"role": "user", "content": asked}]))
+        prompt = subject.codec.encode(subject.codec.template.apply([{"role": "user", "content": asked}]))
         logits = subject.target.next_logits(prompt)  # type: ignore[attr-defined]
         best = max("ABCD", key=lambda letter: logits[subject.codec.encode(letter)[0]])
         assert record["extracted"] == best and record["correct"] == (best == row["answer"])

@@ -35,7 +35,7 @@ def read(judge: Judge, codec: Tokenizer, prompt: object = QUESTION, *, raw: bool
 def test_suffix_layout_is_the_targets_own_prompt_and_a_second_turn() -> None:
     codec = tokenizer()
     before, suffix = read(Judge(instruction="Right?"), codec)
-    assert before == codec.apply_chat([{"role": "user", "content": QUESTION}])
+    assert before == codec.template.apply([{"role": "user", "content": QUESTION}])
     assert suffix == "<|im_end|>\n<|im_start|>user\nRight?<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -101,7 +101,7 @@ def test_real_template(smollm2: Path) -> None:
         {"role": "user", "content": codec.decode(asked.suffix).split("user\n")[1].split("\nassistant")[0]},
     ]
     draft = codec.encode("It is 4.", add_special=False)
-    expected = codec.encode(codec.apply_chat(whole), add_special=False)
+    expected = codec.encode(codec.template.apply(whole), add_special=False)
     assert [*asked.before, *draft, *asked.suffix] == expected
 
 

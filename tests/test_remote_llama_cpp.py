@@ -55,7 +55,7 @@ def greedy(url: str, prompt: str) -> str:
 
 def test_the_prompt_is_the_models_own(server: RemoteModel, local: Engine) -> None:
     """Text and number of tokens: no second begin token."""
-    prompt = local.tokenizer.apply_chat([{"role": "user", "content": QUESTION}])
+    prompt = local.tokenizer.template.apply([{"role": "user", "content": QUESTION}])
     assert server.owner == "llamacpp"
     assert server.ask(QUESTION) == prompt
     found = answer(QUESTION, method="target", target=server, max_new_tokens=3)

@@ -98,10 +98,10 @@ def test_chat_prompts_are_those_of_transformers(name: str, place: str, tmp_path:
     if place == "file":
         (tmp_path / "chat_template.jinja").write_text(template)
     ours, theirs = Tokenizer.from_folder(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert ours.has_chat_template
+    assert ours.chat_template == TEMPLATES[name]
     for ask in (True, False):
         expected = theirs.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=ask)
-        assert ours.apply_chat(CHAT, add_generation_prompt=ask) == expected
+        assert ours.template.apply(CHAT, add_generation_prompt=ask) == expected
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_chat_prompts_are_those_of_transformers(name: str, place: str, tmp_path:
 )
 def test_a_template_that_misbehaves_is_one_error(template: str) -> None:
     with pytest.raises(InputError, match="chat template") as caught:
-        Tokenizer(tiny_bpe(), template).apply_chat(CHAT)
+        Tokenizer(tiny_bpe(), template).template.apply(CHAT)
     assert "\n" not in str(caught.value)
 
 
@@ -141,12 +141,12 @@ def test_a_template_that_misbehaves_is_one_error(template: str) -> None:
 )
 def test_bad_messages(messages: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        Tokenizer(tiny_bpe(), "x").apply_chat(messages)
+        Tokenizer(tiny_bpe(), "x").template.apply(messages)
 
 
 def test_models_without_a_template_or_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no chat template"):
-        Tokenizer(tiny_bpe()).apply_chat(CHAT)
+        Tokenizer(tiny_bpe()).template.apply(CHAT)
     with pytest.raises(InputError, match=r"no tokenizer\.json"):
         Tokenizer.from_folder(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model"')
@@ -189,7 +189,7 @@ def test_the_real_tokenizer(text: str, smollm2: Path) -> None:
 
 def test_the_real_chat(smollm2: Path) -> None:
     ours = Tokenizer.from_folder(smollm2)
-    prompt = ours.apply_chat([{"role": "user", "content": "Hi"}])
+    prompt = ours.template.apply([{"role": "user", "content": "Hi"}])
     assert prompt.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
     assert prompt.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
     assert ours.encode(prompt, add_special=False)[0] == 1

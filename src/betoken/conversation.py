@@ -8,7 +8,7 @@ from typing import Unpack
 from betoken.decode import Prefix
 from betoken.engine import Engine, Stream
 from betoken.errors import BetokenError
-from betoken.models.tokenizer import Message
+from betoken.models.chat_template import Message
 from betoken.result import Chunk, Result
 from betoken.settings import GenerationSettings, SettingKeywords
 

@@ -16,11 +16,12 @@ from betoken.drafters import DRAFTERS, Drafter
 from betoken.drafters.draft_model import check_vocabularies
 from betoken.drafters.ptp import PTP
 from betoken.errors import BetokenError, InputError
+from betoken.models.chat_template import Message, Prompt, messages_of
 from betoken.models.files import Progress, SilentProgress
 from betoken.models.load import Backend, Loaded, load_target
 from betoken.models.store import cache_root, resolve
 from betoken.models.target import Target
-from betoken.models.tokenizer import Message, Tokenizer
+from betoken.models.tokenizer import Tokenizer
 from betoken.registry import create
 from betoken.result import Chunk, Result
 from betoken.settings import GenerationSettings, SettingKeywords
@@ -34,9 +35,6 @@ from betoken.verifiers.replay import Replay
 if TYPE_CHECKING:
     from betoken.answers import AnswerResult, AnswerStream
     from betoken.conversation import Conversation
-
-Prompt = str | Sequence[Message]
-"""A text, or a conversation of {"role": ..., "content": ...} messages."""
 
 
 class Engine:
@@ -191,10 +189,9 @@ class Engine:
             if not prompt:
                 raise InputError("the prompt is empty: write something to continue")
             return self.tokenizer.encode(prompt)
-        messages: Sequence[Message] = prompt if not isinstance(prompt, str) else [{"role": "user", "content": prompt}]
         if isinstance(prompt, str) and not prompt.strip():
             raise InputError("the prompt is empty: write something to answer")
-        return self.tokenizer.encode(self.tokenizer.apply_chat(messages), add_special=False)
+        return self.tokenizer.encode(self.tokenizer.template.apply(messages_of(prompt)), add_special=False)
 
     def _admit(self, request: Request, *, retain: bool) -> Answer:
         row = self.decoder.admit(request)

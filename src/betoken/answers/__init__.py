@@ -12,7 +12,7 @@ from typing import Unpack
 
 from betoken.answers import remote
 from betoken.answers.alone import DraftAlone, TargetAlone
-from betoken.answers.method import AnswerResult, AnswerStats, Event, Method, Prompt, Question, Writing
+from betoken.answers.method import AnswerResult, AnswerStats, Event, Method, Question, Writing
 from betoken.answers.packed import Docket
 from betoken.answers.parse import Cascade, Parse
 from betoken.answers.remote import RemoteQuestion
@@ -21,6 +21,7 @@ from betoken.answers.thinking import SpeculativeThinking
 from betoken.answers.together import Together
 from betoken.engine import Engine
 from betoken.errors import BetokenError, InputError
+from betoken.models.chat_template import Prompt
 from betoken.registry import create
 from betoken.remote import RemoteModel
 from betoken.settings import GenerationSettings, SettingKeywords

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 from betoken.answers.method import Event
 from betoken.engine import Engine
-from betoken.models.tokenizer import Message
+from betoken.models.chat_template import Prompt
 from betoken.remote import RemoteModel
 from betoken.settings import GenerationSettings
 from betoken.state import FinishReason
@@ -32,7 +32,7 @@ class Draft:
 
 
 def drafted(
-    model: Engine | RemoteModel, prompt: str | Sequence[Message], settings: GenerationSettings, *, raw: bool
+    model: Engine | RemoteModel, prompt: Prompt, settings: GenerationSettings, *, raw: bool
 ) -> Generator[Event, None, Draft]:
     """The draft, piece by piece. A budget is the target's and does not count here."""
     settings = replace(settings, budget=None)
@@ -54,7 +54,7 @@ def drafted(
 
 
 def _from_server(
-    model: RemoteModel, prompt: str | Sequence[Message], settings: GenerationSettings, raw: bool
+    model: RemoteModel, prompt: Prompt, settings: GenerationSettings, raw: bool
 ) -> Generator[Event, None, Draft]:
     pieces = []
     text = StopFilter(settings.ending.stop)

@@ -14,15 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from betoken.errors import InputError
-from betoken.models.chat_template import ChatTemplate, Message
+from betoken.models.chat_template import ChatTemplate, Message, Prompt, messages_of
 from betoken.models.tokenizer import Tokenizer
 
 Layout = Literal["suffix", "prompt", "auto"]
 """Where the judging instruction stands. `suffix`: behind the draft, which is an ordinary turn of the conversation, so
 that its keys and values serve the continuation. `prompt`: before question and draft, so that the suffix is short.
 `auto`: the cheaper one, where a method knows prices; else suffix."""
-
-Prompt = str | Sequence[Message]
 
 LAYOUTS: tuple[Literal["suffix", "prompt"], ...] = ("suffix", "prompt")
 _MARK = "ANSWER-UNDER-REVIEW"
@@ -87,15 +85,15 @@ class Judge:
             return self._plain(prompt)
         before, suffix = _around_mark(template, self.turns(prompt, _MARK))
         if self.layout != "prompt":
-            before = template.apply(_messages(prompt))
+            before = template.apply(messages_of(prompt))
         return before, suffix
 
     def turns(self, prompt: Prompt, draft: str) -> list[Message]:
         """The conversation whose next word is the verdict on `draft`."""
         if self.layout == "prompt":
-            return _review(_messages(prompt), draft, self._instruction)
+            return _review(messages_of(prompt), draft, self._instruction)
         answered: list[Message] = [{"role": "assistant", "content": draft}]
-        return [*_messages(prompt), *answered, {"role": "user", "content": self._instruction}]
+        return [*messages_of(prompt), *answered, {"role": "user", "content": self._instruction}]
 
     @property
     def _instruction(self) -> str:
@@ -153,10 +151,6 @@ def _first_tokens(tokenizer: Tokenizer, word: str) -> set[int]:
             ids = tokenizer.encode(ahead + spelled, add_special=False)
             found.update([token for token in ids if tokenizer.token_bytes(token).strip()][:1])
     return found
-
-
-def _messages(prompt: Prompt) -> list[Message]:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
 
 
 def _review(messages: Sequence[Message], draft: str, instruction: str) -> list[Message]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -10,12 +10,10 @@ from betoken.answers.packed import Docket
 from betoken.answers.plan import Plan
 from betoken.engine import Engine
 from betoken.errors import InputError
-from betoken.models.tokenizer import Message
+from betoken.models.chat_template import Prompt
 from betoken.remote import RemoteModel
 from betoken.settings import GenerationSettings
 from betoken.state import FinishReason
-
-Prompt = str | Sequence[Message]
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from betoken.answers.alone import DraftAlone, TargetAlone
 from betoken.answers.boundaries import boundaries
 from betoken.answers.drafting import Draft, drafted
 from betoken.answers.judge import Judge, VerdictTokens
-from betoken.answers.method import AnswerResult, Event, Method, Prompt, Writing, check_settings
+from betoken.answers.method import AnswerResult, Event, Method, Writing, check_settings
 from betoken.answers.parse import Cascade, Parse
 from betoken.answers.plan import UNKNOWN_MOST, UNKNOWN_PASSES, Plan
 from betoken.engine import Engine
 from betoken.errors import InputError
-from betoken.models.chat_template import ChatTemplate
+from betoken.models.chat_template import ChatTemplate, Prompt
 from betoken.remote import RemoteModel
 from betoken.remote.model import Asked
 from betoken.remote.parallel import side_by_side

@@ -12,7 +12,8 @@ from betoken.answers.together import Together
 from betoken.bench.scorers import SCORERS, Scorer
 from betoken.bench.subject import Method, ModelSpec
 from betoken.bench.suites import Labelled
-from betoken.engine import Engine, Prompt
+from betoken.engine import Engine
+from betoken.models.chat_template import Prompt
 
 
 class Pair(NamedTuple):
@@ -49,7 +50,7 @@ def load_pair(spec: ModelSpec, method: Method) -> Pair:
 
 def prompt_of(one: Labelled, engine: Engine, *, raw: bool) -> tuple[Prompt, bool]:
     """How a question is put: chat messages, or plain text (`raw`, or a model without a template), and which."""
-    if raw or not engine.tokenizer.has_chat_template:
+    if raw or engine.tokenizer.chat_template is None:
         return one.question.raw, True
     return [dict(message) for message in one.question.messages], False
 

@@ -14,6 +14,7 @@ from betoken.drafters import DRAFTERS
 from betoken.drafters.draft_model import check_vocabularies
 from betoken.drafters.ptp import PTP
 from betoken.errors import InputError
+from betoken.models.chat_template import ChatTemplate
 from betoken.models.target import Target
 from betoken.registry import create
 from betoken.tuning.auto import AutoNodes
@@ -35,17 +36,14 @@ class Codec(Protocol):
     """What questions need of a tokenizer (`models.tokenizer.Tokenizer` has it)."""
 
     @property
-    def has_chat_template(self) -> bool:
-        """Whether `apply_chat` works."""
+    def template(self) -> ChatTemplate:
+        """What makes a prompt of chat messages."""
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Token ids of a text."""
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of token ids."""
-
-    def apply_chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
-        """The prompt of a conversation."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,9 @@ class Subject:
 
     def prompt(self, question: Question, *, raw: bool = False) -> list[int]:
         """Token ids of a question: through the chat template, or as plain text (`raw`, or a model without one)."""
-        if raw or not self.codec.has_chat_template:
+        if raw or self.codec.template.source is None:
             return self.codec.encode(question.raw)
-        return self.codec.encode(self.codec.apply_chat(question.messages), add_special=False)
+        return self.codec.encode(self.codec.template.apply(question.messages), add_special=False)
 
 
 Loader = Callable[[ModelSpec], Subject]

@@ -17,6 +17,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from betoken.errors import InputError
 
 Message = Mapping[str, Any]
+"""{"role": str, "content": str, ...}"""
+
+Prompt = str | Sequence[Message]
+"""A text, or a conversation."""
+
+
+def messages_of(prompt: Prompt) -> Sequence[Message]:
+    """A prompt as a conversation: a text is what the user says."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
 @dataclass(frozen=True)
@@ -34,10 +43,10 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt of a conversation.
+        """The text that makes the model answer a conversation; encode it with `add_special=False`.
 
-        `messages`: {"role": str, "content": str, ...} each. `variables`: what else the template may read, such as
-        {"enable_thinking": False}. Raises InputError for a model without a template, for messages that are
+        `add_generation_prompt`: end where the model's own turn begins. `variables`: what else the template may read,
+        such as {"enable_thinking": False}. Raises InputError for a model without a template, for messages that are
         malformed, and for those that the template itself refuses.
         """
         if self.source is None:

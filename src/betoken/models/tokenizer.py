@@ -11,10 +11,8 @@ from typing import Any
 import tokenizers
 
 from betoken.errors import InputError
-from betoken.models.chat_template import ChatTemplate, Message
+from betoken.models.chat_template import ChatTemplate
 from betoken.models.config import read_json
-
-__all__ = ["Message", "Tokenizer"]
 
 
 class Tokenizer:
@@ -47,10 +45,6 @@ class Tokenizer:
         settings_path = folder / "tokenizer_config.json"
         settings = read_json(settings_path) if settings_path.is_file() else {}
         return cls(core, _chat_template(folder, settings), _special_names(settings))
-
-    @property
-    def has_chat_template(self) -> bool:
-        return self.chat_template is not None
 
     @property
     def template(self) -> ChatTemplate:
@@ -89,20 +83,6 @@ class Tokenizer:
             return added
         token = self.core.id_to_token(token_id) if 0 <= token_id < 1 << 32 else None
         return b"" if token is None else self._bytes_of(token)
-
-    def apply_chat(
-        self,
-        messages: Sequence[Message],
-        add_generation_prompt: bool = True,
-        variables: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The prompt of a conversation by the model's own template; encode it with `add_special=False`.
-
-        `messages`: {"role": str, "content": str, ...} each. `variables`: what else the template may read, such as
-        {"enable_thinking": False}. Raises InputError for a model without a template, for messages that are
-        malformed, and for those that the template itself refuses.
-        """
-        return self.template.apply(messages, add_generation_prompt, variables)
 
     @cached_property
     def _added(self) -> dict[int, bytes]:

@@ -6,20 +6,19 @@ text: then a text can be continued anywhere. Where it is not, messages are sent 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urldefrag
 
 from betoken.errors import InputError
-from betoken.models.chat_template import ChatTemplate, Message
+from betoken.models.chat_template import ChatTemplate, Message, Prompt, messages_of
 from betoken.models.tokenizer import Tokenizer
 from betoken.remote.endpoint import Endpoint, Patience
 from betoken.remote.replies import Usage, alternatives, said, usage
 from betoken.settings import GenerationSettings
 from betoken.state import FinishReason
 
-Prompt = str | Sequence[Message]
 Asked = str | list[Message]
 """A text to continue, or messages; of messages that end with the assistant's the last is continued."""
 
@@ -106,7 +105,7 @@ class RemoteModel:
             raise InputError("the prompt is empty: write something to answer")
         if raw:
             return f"{prompt}{answer}"
-        messages: list[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        messages = list(messages_of(prompt))
         if self.template is not None:
             return self.template.apply(messages).removeprefix(self.begins) + answer
         return [*messages, {"role": "assistant", "content": answer}] if answer else messages
@@ -283,7 +282,7 @@ def _template(endpoint: Endpoint, owner: str, tokenizer: Tokenizer | None) -> tu
         begins = tokenizer.special_names.get("bos_token", "")
     else:
         begins = ""
-    if tokenizer is not None and tokenizer.has_chat_template:
+    if tokenizer is not None and tokenizer.chat_template is not None:
         return tokenizer.template, begins
     if isinstance(props, dict) and isinstance(props.get("chat_template"), str):
         special = {key: str(props[key]) for key in ("bos_token", "eos_token") if key in props}
