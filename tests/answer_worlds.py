@@ -12,11 +12,14 @@ import torch
 import transformers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
+import betoken
 import tiny_models
 from betoken.decode import Decoder, Request
 from betoken.drafters.plain import Plain
+from betoken.engine import Engine
 from betoken.models.native.image import in_memory
 from betoken.models.native.model import pack_model
+from betoken.models.native.pages import PagedCache
 from betoken.models.native.target import NativeTarget
 from betoken.models.target import Cache, Scores, Target
 from betoken.state import State, StopSettings
@@ -74,6 +77,14 @@ def tiny_folder(folder: Path, seed: int, *texts: str) -> str:
     return str(folder)
 
 
+def trio(folder: Path, *words: str) -> tuple[Engine, Engine, Engine]:
+    """Target, a draft model with its tokens, and one with others."""
+    folders = [tiny_folder(folder / name, seed, *words) for name, seed in (("a", 1), ("b", 2))]
+    folders.append(tiny_folder(folder / "other", 3, "is this answer right so far? a quick brown dog"))
+    one, two, three = (betoken.load(name, drafter="none", dtype="int8", threads=1) for name in folders)
+    return one, two, three
+
+
 class Counting:
     """A target that counts what it is asked for."""
 
@@ -95,3 +106,30 @@ class Counting:
         self.passes.append(int(tree.counts.sum()))
         self.wanted += int(tree.wanted.sum())
         return self.inner.forward(tree, cache, slots, hidden_layers)
+
+
+def counted(engine: Engine, nodes: int) -> Engine:
+    """The engine's model, with a decoder of its own that drafts nothing, behind a `Counting` target."""
+    return Engine(Counting(engine.target), engine.tokenizer, Plain(), Replay(), FixedNodes(nodes))
+
+
+def passes(engine: Engine) -> list[int]:
+    """Nodes of each forward pass so far; clear it to begin anew."""
+    assert isinstance(engine.target, Counting)
+    return engine.target.passes
+
+
+def idle(engine: Engine) -> bool:
+    """Whether nothing is left of what was decoded."""
+    cache = engine.decoder.cache
+    assert isinstance(cache, PagedCache)
+    return not (engine.decoder.rows or engine.decoder.waiting or engine.decoder.prefixes or cache._slots)
+
+
+def plain(engine: Engine, prompt: list[int], length: int) -> list[int]:
+    """Tokens of plain decoding."""
+    decoder = Decoder(engine.target, Plain(), Replay(), FixedNodes(1))
+    row = decoder.admit(Request(prompt, stop=StopSettings(max_new_tokens=length)))
+    while row.finish_reason is None:
+        decoder.step()
+    return row.new_tokens

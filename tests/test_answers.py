@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-import betoken
-from answer_worlds import Counting, plain_logits, tiny_folder
+from answer_worlds import counted, idle, passes, plain, plain_logits, trio
 from betoken.answers import METHODS, AnswerResult, answer, stream
 from betoken.answers.boundaries import boundaries
 from betoken.answers.judge import Judge, VerdictTokens
@@ -20,8 +19,6 @@ from betoken.drafters.suffix import Suffix
 from betoken.engine import Engine
 from betoken.errors import InputError
 from betoken.models.native.isa import isa
-from betoken.models.native.pages import PagedCache
-from betoken.state import StopSettings
 from betoken.testing import ToyTarget
 from betoken.tuning.nodes import FixedNodes
 from betoken.verifiers.replay import Replay
@@ -35,38 +32,21 @@ ALL_TOKENS = {"boundaries": "tokens", "every": 5, "most": 6}
 WORDS = ("def add(a, b): the fox Correct Incorrect", "Reply with one word")
 
 
-def load(model: str) -> Engine:
-    return betoken.load(model, drafter="none", dtype="int8", threads=1)
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Engine, Engine, Engine]:
-    """Target, a draft model with its tokens, and one with others."""
-    folder = tmp_path_factory.mktemp("models")
-    other = tiny_folder(folder / "other", 3, "is this answer right so far? a quick brown dog")
-    return load(tiny_folder(folder / "a", 1, *WORDS)), load(tiny_folder(folder / "b", 2, *WORDS)), load(other)
+    """See `trio`."""
+    return trio(tmp_path_factory.mktemp("models"), *WORDS)
 
 
 @pytest.fixture
 def target(models: tuple[Engine, Engine, Engine]) -> Engine:
     """Counts its forward passes."""
-    return Engine(Counting(models[0].target), models[0].tokenizer, Plain(), Replay(), FixedNodes(8))
+    return counted(models[0], 8)
 
 
 @pytest.fixture
 def draft(models: tuple[Engine, Engine, Engine]) -> Engine:
     return models[1]
-
-
-def passes(engine: Engine) -> list[int]:
-    assert isinstance(engine.target, Counting)
-    return engine.target.passes
-
-
-def idle(engine: Engine) -> bool:
-    cache = engine.decoder.cache
-    assert isinstance(cache, PagedCache)
-    return not (engine.decoder.rows or engine.decoder.waiting or engine.decoder.prefixes or cache._slots)
 
 
 def ask(target: Engine, draft: Engine | None, method: str = "parse", prompt: str = ASK, **own: object) -> AnswerResult:
@@ -75,15 +55,6 @@ def ask(target: Engine, draft: Engine | None, method: str = "parse", prompt: str
     )
     assert idle(target)
     return found
-
-
-def plain(engine: Engine, prompt: list[int], length: int) -> list[int]:
-    """Tokens of plain decoding."""
-    decoder = Decoder(engine.target, Plain(), Replay(), FixedNodes(1))
-    row = decoder.admit(Request(prompt, stop=StopSettings(max_new_tokens=length)))
-    while row.finish_reason is None:
-        decoder.step()
-    return row.new_tokens
 
 
 def partly(target: Engine, draft: Engine, **own: object) -> tuple[dict[str, object], int]:

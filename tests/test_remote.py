@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from betoken.answers import AnswerResult, answer, stream
+from betoken.answers import AnswerResult, answer, answer_all, stream
 from betoken.answers.judge import Judge
 from betoken.answers.remote import Verdicts, log_odds
 from betoken.cli import main
@@ -97,6 +97,25 @@ def test_the_longest_valid_prefix_and_what_the_target_goes_on_with() -> None:
     assert body["messages"][-1] == {"role": "assistant", "content": kept}
     assert body["continue_final_message"] is True and body["add_generation_prompt"] is False
     assert body["max_tokens"] == 47
+
+
+def test_several_questions_to_servers() -> None:
+    def judge_or_write(handler: Handler, body: dict[str, Any]) -> None:
+        if body.get("stream"):
+            writes("no")(handler, body)
+        else:
+            right = body["messages"][0]["content"] == "Count."
+            verdict(*((-0.1, -5.0) if right else (-5.0, -0.1)))(handler, body)
+
+    with (
+        scripted(judge_or_write) as target,
+        scripted(writes(*DRAFT)) as draft,
+        opened(target) as model,
+        opened(draft) as other,
+    ):
+        found = answer_all(["Count.", "Lie.", "Count."], target=model, draft=other, method="cascade", batch=2)
+    assert [one.text for one in found] == ["".join(DRAFT), "no", "".join(DRAFT)]
+    assert [one.stats.accepted_whole for one in found] == [True, False, True]
 
 
 def test_prefixes_are_judged_side_by_side() -> None:

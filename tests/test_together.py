@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import betoken
-from answer_worlds import Counting, tiny_folder
+from answer_worlds import Counting, counted, idle, passes, plain, trio
 from betoken.answers import answer, answer_all, stream_all
 from betoken.answers.boundaries import boundaries
 from betoken.answers.packed import Docket, PackedPass, run
@@ -13,11 +12,12 @@ from betoken.drafters.plain import Plain
 from betoken.engine import Engine
 from betoken.errors import BetokenError, InputError
 from betoken.models.native.isa import isa
-from betoken.models.native.pages import PagedCache
+from betoken.remote import RemoteModel
 from betoken.tuning.cost import CostModel
 from betoken.tuning.nodes import FixedNodes
 from betoken.tuning.timings import Timings
 from betoken.verifiers.replay import Replay
+from scripted_server import scripted, writes
 from tiny_models import prefill
 
 pytestmark = pytest.mark.skipif(isa() == "none", reason="this processor has no native kernels")
@@ -29,29 +29,14 @@ LENGTH = 30
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Engine, Engine, Engine]:
-    """Target, a draft model with its tokens, and one with others."""
-    folder = tmp_path_factory.mktemp("models")
-    folders = [tiny_folder(folder / name, seed, *WORDS) for name, seed in (("a", 1), ("b", 2))]
-    folders.append(tiny_folder(folder / "other", 3, "is this answer right so far? a quick brown dog"))
-    one, two, three = (betoken.load(name, drafter="none", dtype="int8", threads=1) for name in folders)
-    return one, two, three
+    """See `trio`."""
+    return trio(tmp_path_factory.mktemp("models"), *WORDS)
 
 
 @pytest.fixture
 def target(models: tuple[Engine, Engine, Engine]) -> Engine:
     """Counts its forward passes."""
-    return Engine(Counting(models[0].target), models[0].tokenizer, Plain(), Replay(), FixedNodes(8))
-
-
-def passes(engine: Engine) -> list[int]:
-    assert isinstance(engine.target, Counting)
-    return engine.target.passes
-
-
-def idle(engine: Engine) -> bool:
-    decoder = engine.decoder
-    assert isinstance(decoder.cache, PagedCache)
-    return not (decoder.rows or decoder.waiting or decoder.prefixes or decoder.cache._slots)
+    return counted(models[0], 8)
 
 
 def middle(target: Engine, draft: Engine, prompt: str, **own: object) -> float:
@@ -149,15 +134,23 @@ def test_events_of_all_and_an_early_end(target: Engine, models: tuple[Engine, En
         answer_all(ASKED, target=target, draft=models[1], settings=[])
 
 
-def plain(engine: Engine, prompt: list[int], length: int) -> list[int]:
-    from betoken.decode import Decoder, Request
-    from betoken.state import StopSettings
-
-    decoder = Decoder(engine.target, Plain(), Replay(), FixedNodes(1))
-    row = decoder.admit(Request(prompt, stop=StopSettings(max_new_tokens=length)))
-    while row.finish_reason is None:
-        decoder.step()
-    return row.new_tokens
+def test_a_draft_model_behind_http_drafts_for_several_questions(target: Engine) -> None:
+    with scripted(writes("the fox", " says", finish="length")) as server:
+        draft = RemoteModel.open(server.url)
+        try:
+            found = target.answer(ASKED, draft=draft, method="cascade", method_settings={"threshold": 0.0}, batch=2)
+            shown = target.stream_answer(ASKED[0], draft=draft, method_settings={"threshold": 0.0})
+            events = list(shown)
+        finally:
+            draft.close()
+    assert [one.text for one in found] == ["the fox says"] * 3
+    assert all(one.stats.accepted_whole and one.stats.draft_model == draft.name for one in found)
+    assert [event.text for event in events if event.kind == "draft"] == ["the fox", " says"]
+    assert shown.result.text == "the fox says" and len(server.asked) == 4
+    with pytest.raises(TypeError, match="methd"):
+        target.answer(ASKED, draft=draft, methd="cascade")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="temprature"):
+        target.answer(ASKED, draft=draft, temprature=1.0)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("layout", ["suffix", "prompt"])

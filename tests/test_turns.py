@@ -5,21 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import betoken
-from answer_worlds import Counting, plain_logits, tiny_folder
+from answer_worlds import Counting, counted, idle, plain_logits, trio
 from betoken.answers import AnswerResult, answer, stream
 from betoken.answers.judge import Judge
 from betoken.answers.specreason import GRADE, digit_tokens, grade_of
 from betoken.answers.thinking import CHECK, cue_of
 from betoken.answers.turns import step_ends
-from betoken.drafters.plain import Plain
 from betoken.engine import Engine
 from betoken.errors import InputError
 from betoken.models.native.isa import isa
-from betoken.models.native.pages import PagedCache
 from betoken.models.target import Target
-from betoken.tuning.nodes import FixedNodes
-from betoken.verifiers.replay import Replay
 
 pytestmark = pytest.mark.skipif(isa() == "none", reason="this processor has no native kernels")
 ASK = "def add(a, b): the fox"
@@ -29,29 +24,19 @@ WORDS = ("def add(a, b): the fox", "so wait for it, and wait, and wait")
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Engine, Engine, Engine]:
-    """Target, a draft model with its tokens, and one with others."""
-    folder = tmp_path_factory.mktemp("models")
-    other = tiny_folder(folder / "other", 3, "is this answer right so far? a quick brown dog")
-    made = tiny_folder(folder / "a", 1, *WORDS), tiny_folder(folder / "b", 2, *WORDS), other
-    a, b, c = (betoken.load(one, drafter="none", dtype="int8", threads=1) for one in made)
-    return a, b, c
+    """See `trio`."""
+    return trio(tmp_path_factory.mktemp("models"), *WORDS)
 
 
 @pytest.fixture
 def target(models: tuple[Engine, Engine, Engine]) -> Engine:
     """Counts its forward passes."""
-    return Engine(Counting(models[0].target), models[0].tokenizer, Plain(), Replay(), FixedNodes(1))
+    return counted(models[0], 1)
 
 
 @pytest.fixture
 def draft(models: tuple[Engine, Engine, Engine]) -> Engine:
     return models[1]
-
-
-def idle(engine: Engine) -> bool:
-    cache = engine.decoder.cache
-    assert isinstance(cache, PagedCache)
-    return not (engine.decoder.rows or engine.decoder.waiting or engine.decoder.prefixes or cache._slots)
 
 
 def ask(target: Engine, draft: Engine, method: str = "specreason", **own: object) -> AnswerResult:

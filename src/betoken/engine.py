@@ -33,7 +33,7 @@ from betoken.verifiers import VERIFIERS, Verifier
 from betoken.verifiers.replay import Replay
 
 if TYPE_CHECKING:
-    from betoken.answers import AnswerResult, AnswerStream
+    from betoken.answers import AnswerKeywords, AnswerResult, AnswerStream
     from betoken.conversation import Conversation
 
 
@@ -118,58 +118,26 @@ class Engine:
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
-        method: str = "parse",
-        draft: Engine | None = None,
         batch: int = 8,
-        raw: bool = False,
-        method_settings: Mapping[str, object] | None = None,
         settings: GenerationSettings | None = None,
-        **changes: Unpack[SettingKeywords],
+        **how: Unpack[AnswerKeywords],
     ) -> list[AnswerResult]:
         """Answer prompts with two models: `draft` writes whole answers, this one judges them and writes the rest.
 
         One result for each prompt, in their order; `batch` of them are under way at a time and share forward passes.
-        `method`: a name of `betoken.answers.METHODS`, with `method_settings`. Prompts, settings and errors as in
-        `generate`.
+        `how`: see `betoken.answers.AnswerKeywords`. Prompts, settings and errors as in `generate`.
         """
         from betoken.answers import answer_all
 
-        return answer_all(
-            _several(prompts),
-            method=method,
-            target=self,
-            draft=draft,
-            batch=batch,
-            raw=raw,
-            method_settings=method_settings,
-            settings=settings,
-            **changes,
-        )
+        return answer_all(_several(prompts), target=self, batch=batch, settings=settings, **how)
 
     def stream_answer(
-        self,
-        prompt: Prompt,
-        *,
-        method: str = "parse",
-        draft: Engine | None = None,
-        raw: bool = False,
-        method_settings: Mapping[str, object] | None = None,
-        settings: GenerationSettings | None = None,
-        **changes: Unpack[SettingKeywords],
+        self, prompt: Prompt, *, settings: GenerationSettings | None = None, **how: Unpack[AnswerKeywords]
     ) -> AnswerStream:
         """Answer one prompt event by event: what is drafted, what is kept, what this model writes; as in `answer`."""
         from betoken.answers import stream
 
-        return stream(
-            prompt,
-            method=method,
-            target=self,
-            draft=draft,
-            raw=raw,
-            method_settings=method_settings,
-            settings=settings,
-            **changes,
-        )
+        return stream(prompt, target=self, settings=settings, **how)
 
     @cached_property
     def costs(self) -> CostModel | None:

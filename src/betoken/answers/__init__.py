@@ -6,7 +6,7 @@ names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -37,6 +37,7 @@ METHODS: dict[str, type] = {
 
 __all__ = [
     "METHODS",
+    "AnswerKeywords",
     "AnswerResult",
     "AnswerStats",
     "AnswerStream",
@@ -86,117 +87,76 @@ class AnswerStream(Iterator[Event]):
         self._writing.close()
 
 
+class AnswerKeywords(SettingKeywords, total=False):
+    """How questions are answered, as keywords of a call: these, and those of `GenerationSettings`, for both models."""
+
+    method: str
+    """A name of METHODS; parse if not given."""
+    method_settings: Mapping[str, object]
+    """Fields of its class."""
+    draft: Engine | RemoteModel | None
+    """Writes the drafts; it may have a tokenizer of its own: its text is what counts."""
+    raw: bool
+    """Continue the prompt as it is, without chat templates."""
+
+
 def stream(
     prompt: Prompt,
     *,
-    method: str = "parse",
     target: Engine | RemoteModel,
-    draft: Engine | RemoteModel | None = None,
-    raw: bool = False,
-    method_settings: Mapping[str, object] | None = None,
     settings: GenerationSettings | None = None,
-    **changes: Unpack[SettingKeywords],
+    **how: Unpack[AnswerKeywords],
 ) -> AnswerStream:
     """Answer one prompt with two models, event by event.
 
-    `method`: a name of METHODS, with `method_settings`, the fields of its class. `draft` may have a tokenizer of its
-    own: its text is what counts. Both may be behind HTTP (`betoken.remote.RemoteModel.open`). `settings`, `changes`: as
-    in `Engine.generate`, for both models. Raises InputError
-    for a prompt, method or settings that cannot be used.
+    Both may be behind HTTP (`betoken.remote.RemoteModel.open`). Keywords that are settings count on top of `settings`.
+    Raises InputError for a prompt, method or settings that cannot be used, TypeError for a keyword that does not exist.
     """
-    chosen = _chosen(method, method_settings or {}, has_draft=draft is not None)
-    asked = replace(settings or GenerationSettings(), **changes)
-    drafting = draft if chosen.drafts else None
-    if isinstance(target, RemoteModel):
-        remote.check(chosen)
-        return AnswerStream(remote.write(chosen, RemoteQuestion(prompt, target, drafting, asked, raw)))
-    return AnswerStream(chosen.write(Question(prompt, target, drafting, asked, raw)))
+    return AnswerStream(_way(target, **how)(prompt, settings, Docket()))
 
 
 def answer(
     prompt: Prompt,
     *,
-    method: str = "parse",
     target: Engine | RemoteModel,
-    draft: Engine | RemoteModel | None = None,
-    raw: bool = False,
-    method_settings: Mapping[str, object] | None = None,
     settings: GenerationSettings | None = None,
-    **changes: Unpack[SettingKeywords],
+    **how: Unpack[AnswerKeywords],
 ) -> AnswerResult:
     """Answer one prompt with two models; everything as in `stream`."""
-    events = stream(
-        prompt,
-        method=method,
-        target=target,
-        draft=draft,
-        raw=raw,
-        method_settings=method_settings,
-        settings=settings,
-        **changes,
-    )
-    return events.finish()
+    return stream(prompt, target=target, settings=settings, **how).finish()
 
 
 def stream_all(
     prompts: Sequence[Prompt],
     *,
-    method: str = "parse",
-    target: Engine,
-    draft: Engine | None = None,
+    target: Engine | RemoteModel,
     batch: int = 8,
-    raw: bool = False,
-    method_settings: Mapping[str, object] | None = None,
     settings: Sequence[GenerationSettings] | GenerationSettings | None = None,
-    **changes: Unpack[SettingKeywords],
+    **how: Unpack[AnswerKeywords],
 ) -> Together:
-    """Answer several prompts, `batch` at a time: what they draft, judge and write shares forward passes.
+    """Answer several prompts, `batch` at a time: what models here draft, judge and write shares forward passes.
 
     `settings`: for all, or one for each prompt. Everything else as in `stream`.
     """
     if batch < 1:
         raise InputError(f"batch must be at least 1, not {batch}")
-    chosen = _chosen(method, method_settings or {}, has_draft=draft is not None)
-    own = [settings or GenerationSettings()] * len(prompts) if not isinstance(settings, Sequence) else settings
+    own = settings if isinstance(settings, Sequence) else [settings] * len(prompts)
     if len(own) != len(prompts):
         raise InputError(f"{len(prompts)} prompts, but settings for {len(own)}")
-    docket = Docket()
-    return Together(
-        [
-            chosen.write(
-                Question(prompt, target, draft if chosen.drafts else None, replace(asked, **changes), raw, docket)
-            )
-            for prompt, asked in zip(prompts, own, strict=True)
-        ],
-        batch,
-    )
+    write, docket = _way(target, **how), Docket()
+    return Together([write(prompt, asked, docket) for prompt, asked in zip(prompts, own, strict=True)], batch)
 
 
 def answer_all(
     prompts: Sequence[Prompt],
     *,
-    method: str = "parse",
-    target: Engine,
-    draft: Engine | None = None,
+    target: Engine | RemoteModel,
     batch: int = 8,
-    raw: bool = False,
-    method_settings: Mapping[str, object] | None = None,
     settings: Sequence[GenerationSettings] | GenerationSettings | None = None,
-    **changes: Unpack[SettingKeywords],
+    **how: Unpack[AnswerKeywords],
 ) -> list[AnswerResult]:
     """Answer several prompts; one result each, in their order. Everything as in `stream_all`."""
-    events = stream_all(
-        prompts,
-        method=method,
-        target=target,
-        draft=draft,
-        batch=batch,
-        raw=raw,
-        method_settings=method_settings,
-        settings=settings,
-        **changes,
-    )
-    return events.finish()
+    return stream_all(prompts, target=target, batch=batch, settings=settings, **how).finish()
 
 
 def check(method: str, method_settings: Mapping[str, object], *, has_draft: bool, over_http: bool = False) -> bool:
@@ -208,6 +168,30 @@ def check(method: str, method_settings: Mapping[str, object], *, has_draft: bool
     if over_http:
         remote.check(chosen)
     return chosen.drafts
+
+
+def _way(
+    target: Engine | RemoteModel,
+    *,
+    method: str = "parse",
+    method_settings: Mapping[str, object] | None = None,
+    draft: Engine | RemoteModel | None = None,
+    raw: bool = False,
+    **changes: Unpack[SettingKeywords],
+) -> Callable[[Prompt, GenerationSettings | None, Docket], Writing]:
+    """What answers a prompt as it was asked for."""
+    chosen = _chosen(method, method_settings or {}, has_draft=draft is not None)
+    drafting = draft if chosen.drafts else None
+    if isinstance(target, RemoteModel):
+        remote.check(chosen)
+
+    def write(prompt: Prompt, settings: GenerationSettings | None, docket: Docket) -> Writing:
+        asked = replace(settings or GenerationSettings(), **changes)
+        if isinstance(target, RemoteModel):
+            return remote.write(chosen, RemoteQuestion(prompt, target, drafting, asked, raw))
+        return chosen.write(Question(prompt, target, drafting, asked, raw, docket))
+
+    return write
 
 
 def _chosen(method: str, settings: Mapping[str, object], *, has_draft: bool) -> Method:
