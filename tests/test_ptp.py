@@ -264,14 +264,17 @@ def test_other_verifiers_take_the_drafts_as_they_are(folders: dict[str, Path], n
     assert row.generated == 41
 
 
-def test_a_request_outside_the_trained_law_is_told_once(
-    folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "other", [GREEDY, SamplingSettings(1.0, 5, 0.95), SamplingSettings(0.9, 5, 0.95, presence_penalty=0.5)]
+)
+def test_a_request_outside_the_trained_law_is_exact_and_told_once(
+    folders: dict[str, Path], other: SamplingSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     target, drafter = perfect(folders["o-ptp"], DRAWN)
     with caplog.at_level(logging.WARNING, "betoken"):
         decode(target, drafter, Replay(), [request(SamplingSettings(0.9, 5, 0.95, seed=n)) for n in range(2)], 8)
         assert not caplog.records
-        for other in (SamplingSettings(1.0, 5, 0.95), SamplingSettings(0.9, 5, 0.95, presence_penalty=0.5), GREEDY):
+        for _ in range(2):
             row = decode(target, drafter, Replay(), [request(other)], 8)[0]
             assert row.new_tokens == plain_tokens(target, request(other))
     assert [record.getMessage() for record in caplog.records] == [
