@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import warnings
@@ -205,7 +206,9 @@ def test_only_committed_tokens_are_recorded() -> None:
 PTP = ("--sequence", "40", "--window", "4", "--cuts", "3", "--batch", "2", "--warmup", "2", "--threads", "1")
 
 
-def test_train_continue_load(base: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_continue_load(
+    base: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Twenty steps, the same command again, the folder: what CI runs."""
     out = tmp_path / "student"
     command = ("train", "ptp", "--model", base, "--data", text, "--objective", "o-ptp", "--embedding", "digits")
@@ -221,6 +224,10 @@ def test_train_continue_load(base: str, text: str, tmp_path: Path, capsys: pytes
     assert {"ptp.json", "adapter_config.json", "adapter_model.safetensors", "README.md", "loss.png"} <= {
         path.name for path in out.iterdir()
     }
+    [shown] = re.findall(r"^    betoken (.* --prompt) TEXT$", (out / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    asked = shown.replace("\\\n", "").replace("FOLDER", str(out)).split()
+    code, _, error = run(capsys, *asked, "ab", "--raw", "--max-new-tokens", "4", "--nodes", "4", "--threads", "1")
+    assert code == 0 and "ptp + replay, lossless" in error and not caplog.records
     student = read_student(out)
     assert student.card.law == SamplingSettings(temperature=1.0)
     assert student.card.first_runs == tuple(found["first_runs"])
@@ -278,6 +285,13 @@ def test_a_model_of_ones_own(text: str, tmp_path: Path, capsys: pytest.CaptureFi
     command = ("train", "collect", "--model", teacher, "--prompts", text, *drawing, "--dtype", "float32")
     code, said, _ = run(capsys, *command, "--out", samples)
     assert (code, said) == (0, f"{samples}: 20 samples of 20 prompts\n")
+    code, said, error = run(capsys, *command, "--temperature", "0", "--samples", "2", "--out", str(tmp_path / "twice"))
+    assert (code, said, error.count("\n")) == (2, "", 1) and "all 2 samples of a prompt would be the same" in error
+    once = ("train", "collect", "--model", teacher, "--prompts", text, "--prompt-tokens", "4", "--max-new-tokens", "3")
+    code, said, _ = run(
+        capsys, *once, "--limit", "2", "--dtype", "float32", "--temperature", "0", "--out", str(tmp_path / "once")
+    )
+    assert code == 0 and "2 samples of 2 prompts" in said
     ptp = ("train", "ptp", "--window", "4", "--cuts", "2", *short)
     code, said, error = run(capsys, *ptp, *new, teacher, "--data", samples, "--out", student)
     assert (code, error) == (0, "")

@@ -161,7 +161,9 @@ def collect(
         typer.Option(help="Cut prompts of so many tokens out of --prompts, one for each stretch that it fills."),
     ] = None,
     raw: options.PlainText = False,
-    samples: Annotated[int, typer.Option(help="Answers to each prompt.")] = 4,
+    samples: Annotated[
+        int | None, typer.Option(help="Answers to each prompt. Default: 4, and 1 at temperature 0.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Most prompts.")] = None,
     drafter: Annotated[str, typer.Option(help="Speed only.")] = "none",
     batch: Annotated[int, typer.Option(help="Rows decoded together.")] = 8,
@@ -187,7 +189,7 @@ def collect(
 
     settings = CollectSettings(
         law=SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p),
-        samples=samples,
+        samples=samples if samples is not None else 1 if temperature == 0.0 else 4,
         max_new_tokens=max_new_tokens,
         seed=seed,
         shard=shard,

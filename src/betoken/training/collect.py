@@ -10,7 +10,7 @@ A folder of samples holds `collect.json` (how they were made) and `shard-00000.s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from betoken.state import Row, SamplingSettings, State, StopSettings
 from betoken.training.checkpoint import check_same, replace_file, writing
 from betoken.training.data import Rows
 from betoken.training.draws import Purpose
+from betoken.training.fit import Tell
 from betoken.training.intervals import Interval, interval
 from betoken.tree import TokenTree
 from betoken.verifiers.verifier import Verdict
@@ -56,6 +57,8 @@ class CollectSettings:
     def __post_init__(self) -> None:
         if self.samples < 1 or self.shard < 1:
             raise InputError("samples and shard must be at least 1")
+        if self.law.greedy and self.samples > 1:
+            raise InputError(f"at temperature 0 all {self.samples} samples of a prompt would be the same: collect one")
 
     @property
     def told(self) -> dict[str, Any]:
@@ -102,7 +105,7 @@ def collect(
     settings: CollectSettings,
     out: Path,
     configuration: Mapping[str, Any],
-    tell: Callable[[int, int, str], None],
+    tell: Tell,
 ) -> int:
     """Sample every prompt, a shard at a time; shards that are there already are kept. Returns the samples.
 

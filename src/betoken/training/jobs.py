@@ -180,8 +180,7 @@ def _check_student(model: ModelSettings, student: StudentSettings, ptp: PtpSetti
 
 def _prepared(model: ModelSettings, data: DataSettings, seed: int) -> tuple[Base, Rows, Rows]:
     """The model, rows to train on, and rows to validate with."""
-    samples = is_samples(Path(data.source).expanduser())
-    documents = [] if samples else read_documents(data.source, data.files)
+    documents = _documents(data.source, data.files)
     base = _base(model, documents, data, seed)
     if base.config.context < data.sequence:
         raise InputError(f"--sequence {data.sequence} is longer than the model's context of {base.config.context}")
@@ -189,9 +188,13 @@ def _prepared(model: ModelSettings, data: DataSettings, seed: int) -> tuple[Base
     if data.validation is None:
         training, held = training.split(data.held_out)
     else:
-        other = [] if is_samples(Path(data.validation)) else read_documents(data.validation, data.files)
-        held = _rows(data, data.validation, other, base)
+        held = _rows(data, data.validation, _documents(data.validation, data.files), base)
     return base, training, held.take(slice(0, data.validation_rows))
+
+
+def _documents(source: str, files: str) -> list[Document]:
+    """The documents of a source; none of teacher samples, which have rows already."""
+    return [] if is_samples(Path(source).expanduser()) else read_documents(source, files)
 
 
 def _base(model: ModelSettings, documents: list[Document], data: DataSettings, seed: int) -> Base:

@@ -82,10 +82,10 @@ def reproduce_trips(settings: TripSettings, seed: int, out: Path, bar: jobs.Bar)
     made = _Runs(settings, seed, folder, bar)
     made.write_data()
     lm = made.language_model()
-    scratch = made.student("scratch", made.config, settings.scratch_steps)
+    scratch = made.student("scratch", settings.scratch_steps)
     runs: dict[str, float] = {}
     for objective in TAUGHT:
-        runs[objective] = made.student(objective, None, settings.student_steps).validation.mean_run
+        runs[objective] = made.student(objective, settings.student_steps).validation.mean_run
     if scratch.validation.perplexity is None or scratch.text_perplexity is None:
         raise AssertionError("objective scratch measures perplexities")
     per_token = trips.entropy() * trips.LENGTH / (SEQUENCE - 1)  # the end token is certain
@@ -119,12 +119,12 @@ class _Runs:
         model = jobs.ModelSettings(config=self.config, tokenizer="characters")
         return jobs.train_lm(model, self._data(), self._fit(self.settings.lm_steps), self.folder / "lm", self.bar)
 
-    def student(self, objective: Objective, config: Path | None, steps: int) -> jobs.Trained:
-        """A student of the language model, or with `config` a model from scratch."""
+    def student(self, objective: Objective, steps: int) -> jobs.Trained:
+        """A student of the language model, or a model from scratch."""
         settings = self.settings
         scratch = objective == "scratch"
         if scratch:
-            model = jobs.ModelSettings(config=config, tokenizer="characters")
+            model = jobs.ModelSettings(config=self.config, tokenizer="characters")
         else:
             model = jobs.ModelSettings(model=str(self.folder / "lm"))
         return jobs.train_ptp(

@@ -96,11 +96,8 @@ def _readme(card: StudentCard, validation: Validation) -> str:
     law = card.law
     runs = ", ".join(f"{value:.3f}" for value in card.first_runs)
     base = "the model in this folder" if card.base == "." else card.base
-    how = (
-        "betoken generate --model . --drafter ptp --set drafter.student=."
-        if card.base == "."
-        else (f"betoken generate --model {card.base} --drafter ptp --set drafter.student=FOLDER")
-    )
+    folder = "." if card.base == "." else "FOLDER"
+    how = f"betoken generate --model {card.base} --dtype float32 --drafter ptp --set drafter.student={folder}"
     perplexity = "" if validation.perplexity is None else f"- perplexity of the branches: {validation.perplexity:.3f}\n"
     return f"""---
 library_name: betoken
@@ -117,7 +114,8 @@ tokens that the base picks with the same numbers. The base verifies them, so its
 - right tokens in a row on held-out text: {validation.mean_run:.2f} of {card.window} ({validation.branches} branches)
 - P(the first 1, 2, ... are right): {runs}
 {perplexity}
-    {how}
+    {how} \\
+        --temperature {law.temperature:g} --top-k {law.top_k} --top-p {law.top_p:g} --min-p {law.min_p:g} --prompt TEXT
 
 How it was made: `{FACTS}`; the run: `loss.png`; numbers for programs: `ptp.json`.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 
 from betoken.training.data import Rows
 from betoken.training.draws import Purpose, generator
+from betoken.training.fit import Tell
 from betoken.training.intervals import places
 from betoken.training.objectives import inverse_autoregressive
 from betoken.training.ptp import Branches, PtpTask
@@ -37,7 +37,7 @@ class Validation:
 
 
 @torch.no_grad()
-def validate(task: PtpTask, rows: Rows, *, batch: int = 8, tell: Callable[[int, int, str], None]) -> Validation:
+def validate(task: PtpTask, rows: Rows, *, batch: int = 8, tell: Tell) -> Validation:
     """Measure a student on rows: `task.settings.cuts` branches over each.
 
     Tokens are checked as in decoding: against what the base's law picks with the same u. A branch counts up to the
