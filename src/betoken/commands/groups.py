@@ -5,6 +5,7 @@ A command takes a group as one parameter and is marked `@grouped`; its command l
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -177,7 +178,7 @@ class Loading(Machine):
         from betoken.engine import load  # imports torch
         from betoken.models.files import BarProgress
 
-        return load(
+        engine = load(
             self.model,
             draft_model=self.draft_model,
             drafter=self.drafter,
@@ -192,6 +193,8 @@ class Loading(Machine):
             trust_remote_code=self.trust_remote_code,
             progress=BarProgress(),
         )
+        gc.freeze()  # all this stays: a collection that walks it stops an answer for half a second
+        return engine
 
 
 @dataclass(frozen=True, kw_only=True)
