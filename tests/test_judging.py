@@ -229,7 +229,14 @@ def test_evaluation_of_methods(suite: Path, pair: Pair, tmp_path: Path) -> None:
     for name in ("parse", "cascade", "draft", "target", "specreason"):
         own: dict[str, object] = {"threshold": 1.0} if name in ("parse", "cascade") else {}
         settings = AnswerEvalSettings(
-            ModelSpec("target", "draft"), name, Method("none", "none", nodes=1), (suite,), own, 5, LENGTH, batch=2
+            model=ModelSpec("target", "draft"),
+            method=Method("none", "none", nodes=1),
+            suites=(suite,),
+            answering=name,
+            answering_settings=own,
+            rows=5,
+            max_new_tokens=LENGTH,
+            batch=2,
         )
         out = tmp_path / f"{name}.jsonl"
         [reports[name]] = run_answers(settings, lambda spec, method: pair, out)
@@ -250,11 +257,11 @@ def test_rows_of_a_calibration_are_refused(suite: Path, pair: Pair, tmp_path: Pa
     out = tmp_path / "parse.json"
     calibrate(make(suite), lambda spec, method: pair, out, tmp_path / "records.jsonl")
     settings = AnswerEvalSettings(
-        ModelSpec("target", "draft"),
-        "parse",
-        Method("none", "none", nodes=1),
-        (suite,),
-        {"config": str(out)},
+        model=ModelSpec("target", "draft"),
+        method=Method("none", "none", nodes=1),
+        suites=(suite,),
+        answering="parse",
+        answering_settings={"config": str(out)},
         max_new_tokens=LENGTH,
     )
     with pytest.raises(InputError, match=r"6 of these rows .*--without"):

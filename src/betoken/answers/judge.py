@@ -109,8 +109,12 @@ class Judge:
 
     def confidence(self, log_odds: float, mean_logprob: float = 0.0) -> float:
         """Probability of Correct, between 0 and 1."""
-        evidence = log_odds / self.temperature + self.likelihood * mean_logprob + self.bias
-        return float(0.5 * (1.0 + np.tanh(0.5 * evidence)))
+        return certainty(log_odds, mean_logprob, self.temperature, self.likelihood, self.bias)
+
+
+def certainty(log_odds: float, mean_logprob: float, temperature: float, likelihood: float, bias: float) -> float:
+    """sigmoid(log-odds / temperature + likelihood * mean log-probability + bias)."""
+    return float(0.5 * (1.0 + np.tanh(0.5 * (log_odds / temperature + likelihood * mean_logprob + bias))))
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from betoken.answers import check, stream_all
-from betoken.bench.evaluate import Progress, chosen, fingerprint_of
+from betoken.bench.evaluation import Evaluation, Numbered, Report, Scoring, complete, counted
 from betoken.bench.held_out import check_config
 from betoken.bench.metrics import Interval, bootstrap, percentile, wilson
-from betoken.bench.pair import Pair, PairLoader, Scoring, as_they_end, prompt_of
-from betoken.bench.provenance import write_provenance
-from betoken.bench.results import Record, ResultFile
-from betoken.bench.subject import Method, ModelSpec
+from betoken.bench.pair import Pair, PairLoader, as_they_end, prompt_of
+from betoken.bench.results import Progress, Record
 from betoken.bench.suites import Labelled
 from betoken.bench.trial import digest
-from betoken.errors import InputError
 from betoken.settings import GenerationSettings
 
 STATS = (
@@ -41,67 +37,32 @@ STATS = (
 """Of an answer's statistics, those that a record keeps."""
 
 
-@dataclass(frozen=True)
-class AnswerEvalSettings:
-    """What is asked: the same settings continue a result file, others need another."""
+@dataclass(frozen=True, kw_only=True)
+class AnswerEvalSettings(Evaluation):
+    """What two models are asked; `method` is how both decode."""
 
-    model: ModelSpec
-    """With the draft model, if the way of answering needs one."""
     answering: str
-    """A name of `answers.METHODS`."""
-    method: Method
-    """How both models write."""
-    suites: tuple[Path, ...]
+    """A name of `answers.METHODS`. `model` names a draft model if it needs one."""
     answering_settings: Mapping[str, object] = field(default_factory=dict)
-    rows: int | None = None
-    """Questions of each suite, drawn; None asks all."""
-    max_new_tokens: int = 512
-    temperature: float = 0.0
-    seed: int = 0
-    """Of the draw, and of the rows: row i samples with seed + i."""
     batch: int = 1
     """Most questions that are answered together; their times are shared then."""
-    raw: bool = False
-    without: tuple[Path, ...] = ()
-    """Files of `betoken calibrate` whose rows are left out."""
 
     def __post_init__(self) -> None:
-        self.method.check()
+        super().__post_init__()
         check(self.answering, self.answering_settings, has_draft=self.model.draft_model is not None)
-        GenerationSettings(max_new_tokens=self.max_new_tokens, temperature=self.temperature)
-        if self.batch < 1:
-            raise InputError(f"batch must be at least 1, not {self.batch}")
-        if len({path.stem for path in self.suites}) < len(self.suites) or not self.suites:
-            raise InputError("suites: name at least one, and none twice")
 
     def questions(self) -> list[Labelled]:
         """The rows of every suite. Raises InputError for a suite without a scorer, and for rows that chose settings."""
-        found = [one for path in self.suites for one in chosen(path, self.rows, self.seed, self.without)]
+        found = super().questions()
         check_config(self.answering_settings, [one.question for one in found])
         return found
 
-    def describe(self, labelled: Sequence[Labelled]) -> dict[str, Any]:
-        """The settings as JSON values, with a digest of the rows instead of where their files lie."""
-        told = asdict(self)
-        told["suites"] = [path.stem for path in self.suites]
-        told["without"] = len(self.without)
-        told["questions"] = len(labelled)
-        told["questions_sha256"] = fingerprint_of(labelled)
-        return told
 
-
-@dataclass(frozen=True)
-class AnswerReport:
+@dataclass(frozen=True, kw_only=True)
+class AnswerReport(Report):
     """How a suite went."""
 
-    suite: str
     answering: str
-    answers: int
-    correct: int
-    interval: Interval
-    """95% Wilson interval of the accuracy."""
-    unextracted: int
-    """Answers in which no answer was found."""
     accepted_whole: float
     """Share of drafts that are the answer."""
     accepted_interval: Interval
@@ -120,19 +81,8 @@ class AnswerReport:
     latency_p95_s: float
     tokens_per_s: float
     """Tokens of all answers / seconds of all, prefills included."""
-    mean_tokens: float
     fallbacks: int
     """Answers that the target wrote alone because the calibration says so."""
-
-    @property
-    def accuracy(self) -> float:
-        """Share of right answers."""
-        return self.correct / self.answers
-
-    def describe(self) -> dict[str, Any]:
-        """The report as JSON values."""
-        told = asdict(self) | {"accuracy": self.accuracy}
-        return told | {name: list(told[name]) for name in ("interval", "accepted_interval", "kept_interval")}
 
 
 def run_answers(
@@ -146,23 +96,17 @@ def run_answers(
     An interruption loses the answers under way, nothing else. Raises InputError for a result file of other settings,
     and for what loader, models and methods refuse.
     """
-    labelled = settings.questions()
-    told = settings.describe(labelled)
-    with ResultFile(out, told) as results:
-        done = {record["question"] for record in results.records}
-        left = [(index, one) for index, one in enumerate(labelled) if one.question.id not in done]
-        if left:
-            write_provenance(out, told)
-            progress(len(results.records), len(labelled), f"loading {settings.model.label}")
-            drafts = check(settings.answering, settings.answering_settings, has_draft=True)
-            model = settings.model if drafts else ModelSpec(**asdict(settings.model) | {"draft_model": None})
-            for record in records(load(model, settings.method), settings, left):
-                results.append(record)
-                progress(len(results.records), len(labelled), record["suite"])
-        return [summarise(path.stem, settings.answering, results.records) for path in settings.suites]
+    drafts = check(settings.answering, settings.answering_settings, has_draft=True)
+    model = settings.model if drafts else replace(settings.model, draft_model=None)
+
+    def answer(left: list[Numbered]) -> Iterator[Record]:
+        return records(load(model, settings.method), settings, left)
+
+    found = complete(settings, answer, out, progress)
+    return [summarise(suite, settings.answering, own) for suite, own in found.items()]
 
 
-def records(pair: Pair, settings: AnswerEvalSettings, numbered: Sequence[tuple[int, Labelled]]) -> Iterator[Record]:
+def records(pair: Pair, settings: AnswerEvalSettings, numbered: Sequence[Numbered]) -> Iterator[Record]:
     """Scored answers as they end; `numbered`: rows with their index in the draw."""
     prompts = [prompt_of(one, pair.target, raw=settings.raw) for _, one in numbered]
     events = stream_all(
@@ -180,7 +124,7 @@ def records(pair: Pair, settings: AnswerEvalSettings, numbered: Sequence[tuple[i
             for index, _ in numbered
         ],
     )
-    with Scoring([one for _, one in numbered]) as scoring:
+    with Scoring(one for _, one in numbered) as scoring:
         try:
             for place, result in as_they_end(events):
                 stats = asdict(result.stats)
@@ -198,23 +142,18 @@ def records(pair: Pair, settings: AnswerEvalSettings, numbered: Sequence[tuple[i
             events.close()
 
 
-def summarise(suite: str, answering: str, found: Sequence[Record]) -> AnswerReport:
+def summarise(suite: str, answering: str, own: Sequence[Record]) -> AnswerReport:
     """The report of one suite from its records."""
-    own = [record for record in found if record["suite"] == suite]
 
     def total(name: str) -> float:
         return float(sum(record[name] for record in own))
 
-    correct, accepted = int(total("correct")), int(total("accepted_whole"))
+    accepted = int(total("accepted_whole"))
     tokens, seconds, kept = total("tokens"), total("total_s"), [record["kept_fraction"] for record in own]
     by_target = total("target_s") / total("target_tokens") if total("target_tokens") else None
     return AnswerReport(
-        suite=suite,
+        **counted(suite, own),
         answering=answering,
-        answers=len(own),
-        correct=correct,
-        interval=wilson(correct, len(own)),
-        unextracted=sum(record["extracted"] is None for record in own),
         accepted_whole=accepted / len(own),
         accepted_interval=wilson(accepted, len(own)),
         accepted_wrong=sum(record["accepted_whole"] and not record["correct"] for record in own),
@@ -225,6 +164,5 @@ def summarise(suite: str, answering: str, found: Sequence[Record]) -> AnswerRepo
         latency_p50_s=percentile([record["total_s"] for record in own], 50),
         latency_p95_s=percentile([record["total_s"] for record in own], 95),
         tokens_per_s=tokens / seconds if seconds else 0.0,
-        mean_tokens=tokens / len(own),
         fallbacks=sum(record["fallback"] is not None for record in own),
     )

@@ -12,7 +12,7 @@ the report gives both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from betoken.bench.adversarial import adversarial
 from betoken.bench.provenance import write_provenance
-from betoken.bench.results import Record, ResultFile
+from betoken.bench.results import Progress, Record, ResultFile
 from betoken.bench.runner import settled_heap, warm_up
-from betoken.bench.subject import PLAIN, Loader, Method, ModelSpec, Subject, check_methods
+from betoken.bench.subject import PLAIN, Loader, Method, ModelSpec, Subject, check_methods, check_temperature
 from betoken.bench.suites import Question, draw, read_suite
 from betoken.bench.trial import measure
 from betoken.decode import Request
@@ -66,9 +66,7 @@ class FloorSettings:
         if self.repeats < 1 or self.adversarial < 0 or not self.floor > 0:
             raise InputError("repeats must be at least 1, adversarial at least 0, the floor above 0")
         for temperature in (self.temperature, self.hot):
-            SamplingSettings(temperature)
-            if temperature and any(method.verifier == "greedy" for method in self.methods):
-                raise InputError("verifier greedy decodes at temperature 0 alone; use replay")
+            check_temperature(self.methods, temperature)
 
     def cases(self) -> list[Case]:
         """The seeded draw and the adversarial prompts."""
@@ -107,10 +105,6 @@ class Turn(NamedTuple):
     def key(self) -> tuple[object, ...]:
         """What tells it from all others of the run."""
         return (self.case.question.id, self.round, tuple(sorted(method.label for method in self.methods)))
-
-
-Progress = Callable[[int, int, str], None]
-"""Called with turns done, turns known to be needed, and what comes next."""
 
 
 def run_floor(

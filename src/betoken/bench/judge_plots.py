@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from betoken.bench.plots import COLOURS
-from betoken.errors import InputError
+from betoken.pictures import COLOURS, new_figure, save_figure
 from betoken.tuning.judges import Auc, Threshold, reliability, roc
 
 
@@ -22,26 +21,16 @@ def plot_judge(
 
     Raises InputError without matplotlib, and if they cannot be written.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError("plots need matplotlib: pip install 'betoken[plots]'") from None
-    matplotlib.use("Agg")
-    try:
-        return [
-            _reliability(confidences, right, threshold, stem.with_suffix(".reliability.png"), title),
-            _roc(confidences, right, area, stem.with_suffix(".roc.png"), title),
-        ]
-    except OSError as error:
-        raise InputError(f"{stem.parent}: cannot be written ({error.strerror})") from None
+    return [
+        _reliability(confidences, right, threshold, stem.with_suffix(".reliability.png"), title),
+        _roc(confidences, right, area, stem.with_suffix(".roc.png"), title),
+    ]
 
 
 def _reliability(
     confidences: Sequence[float], right: Sequence[bool], threshold: Threshold | None, path: Path, title: str
 ) -> Path:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 4.6), dpi=150, layout="constrained")
+    figure = new_figure(5, 4.6)
     axes = figure.add_subplot()
     bins = reliability(confidences, right)
     axes.plot([0, 1], [0, 1], color="#999999", linewidth=1, label="as it should be")
@@ -53,14 +42,11 @@ def _reliability(
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence in the whole draft", ylabel="share of right drafts")
     axes.set_title(f"{title}, n = {len(confidences)}", loc="left", fontsize=10)
     axes.legend(frameon=False, fontsize=8, loc="upper left")
-    figure.savefig(path)
-    return path
+    return save_figure(figure, path)
 
 
 def _roc(confidences: Sequence[float], right: Sequence[bool], area: Auc, path: Path, title: str) -> Path:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 4.6), dpi=150, layout="constrained")
+    figure = new_figure(5, 4.6)
     axes = figure.add_subplot()
     points = roc(confidences, right)
     low, high = area.interval
@@ -74,5 +60,4 @@ def _roc(confidences: Sequence[float], right: Sequence[bool], area: Auc, path: P
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="wrong drafts accepted", ylabel="right drafts accepted")
     axes.set_title(f"{title}, {area.right} right and {area.wrong} wrong", loc="left", fontsize=10)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
-    figure.savefig(path)
-    return path
+    return save_figure(figure, path)

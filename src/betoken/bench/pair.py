@@ -1,15 +1,12 @@
-"""Two loaded models that answer together, and their scored answers."""
+"""Two loaded models that answer together, and their answers as they end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import asdict
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from betoken.answers.method import AnswerResult
 from betoken.answers.together import Together
-from betoken.bench.scorers import SCORERS, Scorer
 from betoken.bench.subject import Method, ModelSpec
 from betoken.bench.suites import Labelled
 from betoken.engine import Engine
@@ -64,18 +61,3 @@ def as_they_end(events: Together) -> Iterator[tuple[int, AnswerResult]]:
             yield place, events.finished[place]
     for place in sorted(events.finished.keys() - told):
         yield place, events.finished[place]
-
-
-class Scoring(ExitStack):
-    """The scorers of some rows; use it in a `with` block."""
-
-    def __init__(self, labelled: Sequence[Labelled]) -> None:
-        super().__init__()
-        self._scorers: dict[str, Scorer] = {
-            name: self.enter_context(closing(SCORERS[name]())) for name in {one.format for one in labelled}
-        }
-
-    def judged(self, one: Labelled, text: str) -> dict[str, Any]:
-        """The fields of a record that say what was answered and whether it is right."""
-        score = self._scorers[one.format].score(one.row, text)
-        return {"question": one.question.id, "suite": one.question.suite, "text": text, **asdict(score)}

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from betoken.bench.subject import PLAIN, Method, ModelSpec, check_methods
-from betoken.bench.suites import Question, find_suite, read_suite, stratified
+from betoken.bench.subject import PLAIN, Method, ModelSpec, check_methods, check_temperature
+from betoken.bench.suites import Question, find_counted, read_suite, stratified
 from betoken.errors import InputError
-from betoken.state import SamplingSettings, StopSettings
+from betoken.state import StopSettings
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,8 @@ class SuiteSpec:
     @classmethod
     def parse(cls, text: str, per_category: int, data: Path | None = None) -> SuiteSpec:
         """`NAME`, `FILE`, `NAME:20`. Raises InputError if there is no such suite."""
-        name, colon, count = text.rpartition(":")
-        if colon and count.isdigit():
-            return cls(find_suite(name, data), int(count))
-        return cls(find_suite(text, data), per_category)
+        path, count = find_counted(text, data)
+        return cls(path, per_category if count is None else count)
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,7 @@ class BenchSettings:
             raise InputError("batch sizes and repeats must be at least 1")
         StopSettings(self.max_new_tokens)
         for temperature in self.temperatures:
-            SamplingSettings(temperature)
-            if temperature and any(method.verifier == "greedy" for method in self.methods):
-                raise InputError(f"verifier greedy decodes at temperature 0, not {temperature:g}; use replay")
+            check_temperature(self.methods, temperature)
 
     @property
     def all_methods(self) -> tuple[Method, ...]:

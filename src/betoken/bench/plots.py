@@ -1,4 +1,4 @@
-"""Pictures of a benchmark report. matplotlib is optional and imported here alone, without a display."""
+"""Pictures of a benchmark report."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from betoken.bench.report import OVERALL, Line, Report, lines_of, settings_of
 from betoken.errors import InputError
+from betoken.pictures import COLOURS, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BAR = 0.17
 """Height of a bar in inches."""
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
 
 
 def plot_speedups(report: Report, folder: Path) -> list[Path]:
@@ -25,26 +24,19 @@ def plot_speedups(report: Report, folder: Path) -> list[Path]:
     Raises InputError without matplotlib, and if the folder cannot be written.
     """
     try:
-        import matplotlib
-    except ImportError:
-        raise InputError("plots need matplotlib: pip install 'betoken[plots]'") from None
-    matplotlib.use("Agg")
-    try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [_plot(report, setting, folder) for setting in settings_of(report)]
     except OSError as error:
         raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
+    return [_plot(report, setting, folder) for setting in settings_of(report)]
 
 
 def _plot(report: Report, setting: tuple[str, float, int], folder: Path) -> Path:
-    from matplotlib.figure import Figure
-
     model, temperature, batch = setting
     lines = lines_of(report, *setting)
     methods = list(dict.fromkeys(line.method for line in lines))
     categories = [OVERALL, *dict.fromkeys(line.category for line in lines if line.category != OVERALL)]
     height = 1.5 + BAR * (len(methods) + 1) * len(categories)
-    figure = Figure(figsize=(8, max(height, 2.6)), dpi=150, layout="constrained")
+    figure = new_figure(8, max(height, 2.6))
     axes = figure.add_subplot()
     for index, method in enumerate(methods):
         _bars(axes, [line for line in lines if line.method == method], categories, index, len(methods))
@@ -53,8 +45,7 @@ def _plot(report: Report, setting: tuple[str, float, int], folder: Path) -> Path
     axes.set_title(f"{model}, {how}, batch {batch}: speed-up over plain decoding", loc="left", fontsize=11)
     figure.legend(loc="outside lower center", ncols=min(5, len(methods)), frameon=False, fontsize=9)
     path = folder / (re.sub(r"[^A-Za-z0-9.]+", "-", f"speedup-{model}-T{temperature:g}-batch{batch}") + ".png")
-    figure.savefig(path)
-    return path
+    return save_figure(figure, path)
 
 
 def _bars(axes: Axes, lines: Sequence[Line], categories: Sequence[str], index: int, methods: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,9 @@ from typing import Any
 from betoken.errors import InputError
 
 Record = dict[str, Any]
+
+Progress = Callable[[int, int, str], None]
+"""Told how far a long run has come: how much is done, of how much in all, and what comes next."""
 
 
 class ResultFile:

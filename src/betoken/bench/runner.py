@@ -11,7 +11,7 @@ from typing import Any
 
 from betoken.bench.plan import BenchSettings, Setting, Trial, plan
 from betoken.bench.provenance import write_provenance
-from betoken.bench.results import Record, ResultFile
+from betoken.bench.results import Progress, Record, ResultFile
 from betoken.bench.subject import Loader, Method, Subject
 from betoken.bench.suites import Question
 from betoken.bench.trial import measure
@@ -20,9 +20,6 @@ from betoken.state import SamplingSettings, StopSettings
 
 WARM_UP = "Write down the numbers from one to twenty in words. Then write them down again, backwards, and say why."
 WARM_UP_TOKENS = 24
-
-Progress = Callable[[int, int, str], None]
-"""Called with trials done, trials in all, and what comes next."""
 
 
 def run_bench(

@@ -17,6 +17,7 @@ from betoken.errors import InputError
 from betoken.models.chat_template import ChatTemplate
 from betoken.models.target import Target
 from betoken.registry import create
+from betoken.state import SamplingSettings
 from betoken.tuning.auto import AutoNodes
 from betoken.tuning.cost import CostModel
 from betoken.tuning.cost import load as load_cost
@@ -173,6 +174,13 @@ def check_methods(methods: Sequence[Method]) -> None:
             raise InputError(f"two methods are called {method.label}; plain decoding ({PLAIN}) is always measured")
         seen.add(method.label)
         method.check()
+
+
+def check_temperature(methods: Sequence[Method], temperature: float) -> None:
+    """Raises InputError for a temperature that cannot be, or that a method's verifier cannot serve."""
+    SamplingSettings(temperature)
+    if temperature and any(method.verifier == "greedy" for method in methods):
+        raise InputError(f"verifier greedy decodes at temperature 0, not {temperature:g}; use replay")
 
 
 def load_subject(spec: ModelSpec) -> Subject:

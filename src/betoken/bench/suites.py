@@ -139,6 +139,20 @@ FORMATS = (
 )
 
 
+def default_folder() -> Path | None:
+    """The folder of suites that $BETOKEN_DATA names, if it does."""
+    named = os.environ.get(DATA_VARIABLE)
+    return Path(named) if named else None
+
+
+def find_counted(text: str, data: Path | None = None) -> tuple[Path, int | None]:
+    """The file of `NAME`, `FILE` or `NAME:20`, and the number. Raises InputError like `find_suite`."""
+    name, colon, count = text.rpartition(":")
+    if colon and count.isdigit():
+        return find_suite(name, data), int(count)
+    return find_suite(text, data), None
+
+
 def find_suite(name: str, data: Path | None = None) -> Path:
     """The file of a suite: a path, or a name looked up in `data`, else in the folder that $BETOKEN_DATA names.
 
@@ -149,7 +163,7 @@ def find_suite(name: str, data: Path | None = None) -> Path:
         return path
     if path.suffix == ".jsonl" or len(path.parts) > 1:
         raise InputError(f"suite {name}: there is no such file")
-    folder = data or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
+    folder = data or default_folder()
     if folder is None:
         raise InputError(f"suite {name!r} is no file: give its path, or its folder with --data or ${DATA_VARIABLE}")
     found = folder / f"{name}.jsonl"
@@ -157,6 +171,12 @@ def find_suite(name: str, data: Path | None = None) -> Path:
         have = ", ".join(sorted(other.stem for other in folder.glob("*.jsonl"))) or "no .jsonl file"
         raise InputError(f"suite {name!r} is not in {folder}; it has: {have}")
     return found
+
+
+def check_suites(paths: Sequence[Path]) -> None:
+    """Raises InputError unless there is a suite, and none twice: results know a suite by its file's name."""
+    if not paths or len({path.stem for path in paths}) < len(paths):
+        raise InputError("suites: name at least one, and none twice")
 
 
 def read_suite(path: Path) -> list[Question]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import typer
 from betoken.commands import options
 from betoken.commands.groups import OneMethod, Questions, method_of
 from betoken.commands.progress import counting
+from betoken.commands.scoring import result_file, right, unextracted, warn_of_gaps
 from betoken.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def evaluate(
         raise InputError("--letters logits writes no answer, so it has no --method")
     from betoken.bench import pair
     from betoken.bench.answering import AnswerEvalSettings, run_answers
-    from betoken.commands.evaluate import resume_by, warn_of_gaps
 
     texts = decoding.set_ or []
     own = options.parse_set([text for text in texts if text.startswith("answer.")], ("answer",))["answer"]
@@ -42,38 +41,25 @@ def evaluate(
         model=decoding.spec(),
         answering=answering,
         method=method_of(None, decoding.drafter, decoding.verifier or "replay", writing, decoding.nodes),
-        suites=asked.paths(),
         answering_settings=own,
-        rows=asked.rows,
-        max_new_tokens=asked.max_new_tokens,
         temperature=temperature,
-        seed=asked.seed,
-        batch=asked.batch,
-        raw=asked.raw,
-        without=tuple(asked.without or ()),
+        **asked.settings(),
     )
     warn_of_gaps(settings.suites)
-    with tempfile.TemporaryDirectory() as scratch:
-        place = out or Path(scratch) / "eval.jsonl"
-        with counting(resume_by(place, kept=out is not None)) as progress:
+    with result_file(out) as (place, resume):
+        with counting(resume) as progress:
             reports = run_answers(settings, pair.load_pair, place, progress)
         for report in reports:
             typer.echo(json.dumps(report.describe(), ensure_ascii=False) if as_json else told(report))
-    if out is not None:
-        typer.echo(f"{out}", err=True)
 
 
 def told(report: AnswerReport) -> str:
     """One paragraph for a suite."""
-    low, high = report.interval
     first = (
-        f"{report.suite}, {report.answering}: {100 * report.accuracy:.1f} % right ({report.correct} of "
-        f"{report.answers}, 95% interval {100 * low:.1f} to {100 * high:.1f}); {report.mean_tokens:.1f} tokens an "
-        f"answer, {report.tokens_per_s:.2f}/s; latency p50 {report.latency_p50_s:.2f} s, "
-        f"p95 {report.latency_p95_s:.2f} s"
+        f"{report.suite}, {report.answering}: {right(report)}; {report.mean_tokens:.1f} tokens an answer, "
+        f"{report.tokens_per_s:.2f}/s; latency p50 {report.latency_p50_s:.2f} s, p95 {report.latency_p95_s:.2f} s"
+        f"{unextracted(report)}"
     )
-    if report.unextracted:
-        first += f"; no answer found in {report.unextracted}"
     if report.fallbacks:
         first += f"; the target answered {report.fallbacks} alone, as the calibration says"
     if report.answering in ("draft", "target") or report.fallbacks == report.answers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +13,10 @@ from betoken.commands.groups import Measured, Suites, grouped
 from betoken.commands.progress import counting
 from betoken.commands.quality import quality
 from betoken.commands.relaxing import frontier, quality_table
+from betoken.commands.scoring import result_file
 
 if TYPE_CHECKING:
-    from betoken.tuning.audit import AuditSettings, Difference, PassReport
+    from betoken.tuning.audit import Difference, PassReport
     from betoken.tuning.perplexity import Price
 
 _app = typer.Typer(help="Check what is promised about the text.", no_args_is_help=True)
@@ -56,7 +56,8 @@ def exact(
     exact); 1 otherwise.
     """
     from betoken.bench.methods import parse_drafters
-    from betoken.tuning.audit import AuditSettings
+    from betoken.bench.subject import load_subject
+    from betoken.tuning.audit import AuditSettings, run_audit
 
     settings = AuditSettings(
         model=models.spec(),
@@ -69,8 +70,11 @@ def exact(
         batch=batch,
         raw=raw,
     )
-    with tempfile.TemporaryDirectory() as scratch:
-        failed = _run(settings, out or Path(scratch) / "audit.jsonl", kept=out is not None, as_json=as_json)
+    failed = False
+    with result_file(out) as (place, resume), counting(resume) as progress:
+        for report in run_audit(settings, load_subject, place, progress):
+            typer.echo(json.dumps(report.describe(), ensure_ascii=False) if as_json else told(report))
+            failed = failed or report.failed
     if failed:
         raise typer.Exit(1)
 
@@ -104,20 +108,6 @@ def priced(price: Price) -> str:
         f"{price.text}: perplexity {price.float32:.4g} in float32, {price.int8:.4g} in int8 ({price.increase:+.2f} %); "
         f"the same greedy choice at {100 * price.agreement:.1f} % of {price.tokens} tokens"
     )
-
-
-def _run(settings: AuditSettings, out: Path, *, kept: bool, as_json: bool) -> bool:
-    """Print every pass as it ends; whether any broke its promise."""
-    from betoken.bench.subject import load_subject
-    from betoken.tuning.audit import run_audit
-
-    failed = False
-    resume = f"the same command continues {out}" if kept else "use --out FILE to be able to continue"
-    with counting(resume) as progress:
-        for report in run_audit(settings, load_subject, out, progress):
-            typer.echo(json.dumps(report.describe(), ensure_ascii=False) if as_json else told(report))
-            failed = failed or report.failed
-    return failed
 
 
 def told(report: PassReport) -> str:

@@ -83,8 +83,8 @@ def bench(
             models=(models.spec(),),
             methods=parse_drafters(drafters, setting or [], verifiers, nodes),
             suites=tuple(SuiteSpec.parse(name, per_category, data) for name in suite or []),
-            temperatures=tuple(_numbers("--temperatures", temperatures)),
-            batches=tuple(map(int, _numbers("--batches", batches, whole=True))),
+            temperatures=options.parse_numbers("--temperatures", temperatures),
+            batches=options.parse_whole_numbers("--batches", batches),
             max_new_tokens=max_new_tokens,
             seed=seed,
             repeats=repeats,
@@ -137,11 +137,3 @@ def _run(settings: BenchSettings, out: Path) -> None:
 def _given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _numbers(option: str, text: str, *, whole: bool = False) -> list[float]:
-    try:
-        return [int(part) if whole else float(part) for part in text.split(",")]
-    except ValueError:
-        kind = "whole numbers" if whole else "numbers"
-        raise InputError(f"{option} {text}: write {kind}, separated by commas") from None

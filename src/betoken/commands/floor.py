@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -73,9 +72,9 @@ def never_slower(
 
 
 def _all_suites(data: Path | None) -> tuple[Path, ...]:
-    from betoken.bench.suites import DATA_VARIABLE
+    from betoken.bench.suites import DATA_VARIABLE, default_folder
 
-    folder = data or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
+    folder = data or default_folder()
     if folder is None:
         raise InputError(f"name the suites: --suite FILE, or their folder with --data or ${DATA_VARIABLE}")
     found = tuple(sorted(folder.glob("*.jsonl")))

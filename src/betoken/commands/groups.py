@@ -250,6 +250,11 @@ class Questions(Suites):
     seed: Annotated[int, typer.Option(help="Of the draw, and of the sampling.")] = 0
     raw: options.PlainText = False
 
+    def settings(self) -> dict[str, Any]:
+        """The same as fields of the bench's settings. Raises InputError for a suite that is not there."""
+        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("suite", "data")}
+        return told | {"suites": self.paths(), "without": tuple(self.without or ())}
+
 
 def method_of(
     draft_model: str | None, drafter: str | None, verifier: str, settings: Sequence[str], nodes: str

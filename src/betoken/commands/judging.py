@@ -12,6 +12,7 @@ import typer
 from betoken.commands import options
 from betoken.commands.groups import Measured, grouped
 from betoken.commands.progress import counting
+from betoken.commands.scoring import warn_of_gaps
 from betoken.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ class Counted:
 
     def counts(self) -> tuple[tuple[Path, int | None], ...]:
         """The files, and how many rows of each. Raises InputError for a suite that is not there."""
-        return tuple(_suite(text, self.data) for text in self.suite)
+        from betoken.bench.suites import find_counted
+
+        return tuple(find_counted(text, self.data) for text in self.suite)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +92,6 @@ def parse(
 ) -> None:
     from betoken.bench import pair
     from betoken.bench.subject import Method
-    from betoken.commands.evaluate import warn_of_gaps
     from betoken.tuning import judging
 
     own = options.parse_set(setting or (), ("answer",))["answer"]
@@ -159,16 +161,6 @@ def _speed(found: Found) -> str:
     if found.expected is None:
         return f"expected speed-up with a perfect judge: {found.ceiling:.2f}"
     return f"expected speed-up with a perfect judge: {found.ceiling:.2f}; with this one: {found.expected:.2f}"
-
-
-def _suite(text: str, data: Path | None) -> tuple[Path, int | None]:
-    """`NAME` or `NAME:ROWS`. Raises InputError for a suite that is not there."""
-    from betoken.bench.suites import find_suite
-
-    name, colon, count = text.rpartition(":")
-    if colon and count.isdigit():
-        return find_suite(name, data), int(count)
-    return find_suite(text, data), None
 
 
 def _judge(own: dict[str, object], *, likelihood: bool) -> tuple[Judge, dict[str, Any]]:

@@ -150,6 +150,22 @@ def parse_logit_bias(texts: Sequence[str]) -> dict[int, float]:
     return biases
 
 
+def parse_numbers(option: str, text: str) -> tuple[float, ...]:
+    """Numbers separated by commas. Raises InputError for anything else."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} {text}: write numbers, separated by commas") from None
+
+
+def parse_whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """The same for whole numbers."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} {text}: write whole numbers, separated by commas") from None
+
+
 def parse_nodes(text: str) -> int | Literal["auto"]:
     """`auto` or a whole number. Raises InputError for anything else."""
     if text == "auto":

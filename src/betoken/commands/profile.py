@@ -12,7 +12,6 @@ import typer
 
 from betoken.commands import options
 from betoken.commands.groups import Machine, grouped
-from betoken.errors import InputError
 
 if TYPE_CHECKING:
     from betoken.models.target import Target
@@ -52,7 +51,9 @@ def profile(
     trust_remote_code: options.TrustRemoteCode = False,
     as_json: options.AsJson = False,
 ) -> None:
-    counts, lengths, sizes = _numbers("nodes", nodes), _numbers("contexts", contexts), _numbers("batches", batches)
+    counts = options.parse_whole_numbers("--nodes", nodes)
+    lengths = options.parse_whole_numbers("--contexts", contexts)
+    sizes = options.parse_whole_numbers("--batches", batches)
     from betoken.commands.progress import counting
     from betoken.models.load import load_target
     from betoken.models.store import cache_root
@@ -147,10 +148,3 @@ def _told(found: Profile) -> dict[str, Any]:
 
 def _node_counts(found: Profile) -> list[int]:
     return sorted({point.nodes for point in found.points})
-
-
-def _numbers(name: str, text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"--{name} takes whole numbers separated by commas, not {text}") from None

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from betoken.commands import options
-from betoken.commands.evaluate import warn_of_gaps
 from betoken.commands.groups import OneMethod, Questions, grouped
 from betoken.commands.progress import counting
+from betoken.commands.scoring import result_file, warn_of_gaps
 
 if TYPE_CHECKING:
-    from betoken.tuning.quality import QualitySettings
     from betoken.tuning.quality_report import AccuracyReport, QualityReport
 
 
@@ -43,25 +40,21 @@ def quality(
     Strict is the same verifier with a budget of 0. The verdict is kept, lost, or cannot tell at this sample size,
     by the 95% interval of the paired difference. Exit code 1 if accuracy was lost, 0 otherwise.
     """
-    from betoken.tuning.quality import QualitySettings
+    from betoken.bench.subject import load_subject
+    from betoken.tuning.quality import QualitySettings, run_quality
 
     settings = QualitySettings(
         model=decoding.spec(),
         method=decoding.method(),
-        suites=asked.paths(),
-        rows=asked.rows,
-        max_new_tokens=asked.max_new_tokens,
-        batch=asked.batch,
         speed_rows=speed_rows,
         speed_batch=speed_batch,
         fixed_tokens=fixed_tokens,
         margin=margin / 100,
-        seed=asked.seed,
-        raw=asked.raw,
-        without=tuple(asked.without or ()),
+        **asked.settings(),
     )
-    with tempfile.TemporaryDirectory() as scratch:
-        report = _run(settings, out or Path(scratch) / "quality.jsonl", kept=out is not None)
+    warn_of_gaps(settings.suites)
+    with result_file(out) as (place, resume), counting(resume) as progress:
+        report = run_quality(settings, load_subject, place, progress)
     typer.echo(json.dumps(report.describe(), ensure_ascii=False) if as_json else told(report))
     if report.overall.verdict == "lost":
         raise typer.Exit(1)
@@ -97,13 +90,3 @@ def _told_suite(one: AccuracyReport, margin: float) -> str:
         f"{one.strict_tokens_per_forward:.3f} and {one.relaxed_tokens_per_forward:.3f} tokens a forward; "
         f"{one.exceptions} exceptions of regret {one.regret:.3f}"
     )
-
-
-def _run(settings: QualitySettings, out: Path, *, kept: bool) -> QualityReport:
-    from betoken.bench.subject import load_subject
-    from betoken.tuning.quality import run_quality
-
-    warn_of_gaps(settings.suites)
-    resume = f"the same command continues {out}" if kept else "use --out FILE to be able to continue"
-    with counting(resume) as progress:
-        return run_quality(settings, load_subject, out, progress)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from betoken.commands import options
-from betoken.commands.evaluate import warn_of_gaps
 from betoken.commands.groups import Measured, OneMethod, Questions, grouped
 from betoken.commands.progress import counting
+from betoken.commands.scoring import result_file, warn_of_gaps
 from betoken.errors import InputError
 
 if TYPE_CHECKING:
-    from betoken.tuning.frontier import FrontierSettings, Point
+    from betoken.tuning.frontier import Point
 
 Numbers = Annotated[str, typer.Option(help="Separated by commas.")]
 
@@ -37,25 +36,19 @@ def frontier(
     Its cap and variant are settings: --set verifier.cap=2.
     """
     from betoken.bench.evaluate import EvalSettings
-    from betoken.tuning.frontier import FrontierSettings
+    from betoken.bench.subject import load_subject
+    from betoken.tuning.frontier import FrontierSettings, run_frontier
     from betoken.tuning.frontier_plot import plot_frontier
 
     if decoding.verifier not in (None, "asd"):
         raise InputError(f"the frontier is one of verifier asd, not {decoding.verifier}: leave --verifier out")
-    judged = EvalSettings(
-        model=decoding.spec(),
-        method=decoding.method("asd"),
-        suites=asked.paths(),
-        rows=asked.rows,
-        max_new_tokens=asked.max_new_tokens,
-        seed=asked.seed,
-        batch=asked.batch,
-        raw=asked.raw,
-        without=tuple(asked.without or ()),
+    judged = EvalSettings(model=decoding.spec(), method=decoding.method("asd"), **asked.settings())
+    settings = FrontierSettings(
+        judged, options.parse_numbers("--budgets", budgets), options.parse_numbers("--gates", gates)
     )
-    settings = FrontierSettings(judged, _numbers("--budgets", budgets), _numbers("--gates", gates))
-    with tempfile.TemporaryDirectory() as scratch:
-        found = _sweep(settings, out or Path(scratch) / "frontier.jsonl", kept=out is not None)
+    warn_of_gaps(judged.suites)
+    with result_file(out) as (place, resume), counting(resume) as progress:
+        found = run_frontier(settings, load_subject, place, progress)
     for point in found:
         typer.echo(json.dumps(point.describe()) if as_json else told(point))
     if picture is not None:
@@ -90,16 +83,10 @@ def quality_table(
     template = QualitySettings(
         model=models.spec(),
         method=methods[0],
-        suites=asked.paths(),
-        rows=asked.rows,
-        max_new_tokens=asked.max_new_tokens,
-        batch=asked.batch,
         speed_rows=speed_rows,
         fixed_tokens=fixed_tokens,
         margin=margin / 100,
-        seed=asked.seed,
-        raw=asked.raw,
-        without=tuple(asked.without or ()),
+        **asked.settings(),
     )
     cells = cells_of(template, methods)
     warn_of_gaps(template.suites)
@@ -122,20 +109,3 @@ def told(point: Point) -> str:
         f"{100 * point.accuracy:.1f} % right of {point.answers}{'' if point.gate is None else against}; "
         f"{100 * point.differing / point.answers:.1f} % of answers differ"
     )
-
-
-def _sweep(settings: FrontierSettings, out: Path, *, kept: bool) -> list[Point]:
-    from betoken.bench.subject import load_subject
-    from betoken.tuning.frontier import run_frontier
-
-    warn_of_gaps(settings.judged.suites)
-    resume = f"the same command continues {out}" if kept else "use --out FILE to be able to continue"
-    with counting(resume) as progress:
-        return run_frontier(settings, load_subject, out, progress)
-
-
-def _numbers(option: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"{option} {text}: write numbers, separated by commas") from None

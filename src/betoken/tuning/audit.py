@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from betoken.bench.batching import decode_all
-from betoken.bench.results import Record, ResultFile
-from betoken.bench.subject import PLAIN, Loader, Method, ModelSpec, Subject, check_methods
-from betoken.bench.suites import Question, draw, read_suite
+from betoken.bench.results import Progress, Record, ResultFile
+from betoken.bench.subject import PLAIN, Loader, Method, ModelSpec, Subject, check_methods, check_temperature
+from betoken.bench.suites import Question, check_suites, draw, read_suite
 from betoken.decode import Decoder, Request
 from betoken.drafters.plain import Plain
 from betoken.errors import InputError
@@ -46,14 +46,11 @@ class AuditSettings:
 
     def __post_init__(self) -> None:
         check_methods(self.methods)
-        SamplingSettings(self.temperature)
+        check_temperature(self.methods, self.temperature)
         StopSettings(self.max_new_tokens)
         if self.batch < 1:
             raise InputError(f"batch must be at least 1, not {self.batch}")
-        if len({path.stem for path in self.suites}) < len(self.suites) or not self.suites:
-            raise InputError("suites: name at least one, and none twice")
-        if self.temperature and any(method.verifier == "greedy" for method in self.methods):
-            raise InputError(f"verifier greedy decodes at temperature 0, not {self.temperature:g}; use replay")
+        check_suites(self.suites)
 
     @property
     def passes(self) -> list[Pass]:
@@ -131,10 +128,6 @@ class PassReport:
     def describe(self) -> dict[str, Any]:
         """The report as JSON values."""
         return asdict(self)
-
-
-Progress = Callable[[int, int, str], None]
-"""Called with answers done, answers in all, and the name of the pass."""
 
 
 def run_audit(

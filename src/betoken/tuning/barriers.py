@@ -7,7 +7,7 @@ The lower quartile of the positive r / q of strict decoding becomes the gate (ar
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,8 +17,9 @@ import numpy as np
 from betoken.bench.batching import decode_all
 from betoken.bench.held_out import fingerprint
 from betoken.bench.provenance import replace, session
+from betoken.bench.results import Progress
 from betoken.bench.subject import Loader, Method, ModelSpec
-from betoken.bench.suites import Question, draw, read_suite
+from betoken.bench.suites import Question, check_suites, draw, read_suite
 from betoken.decode import Request
 from betoken.errors import InputError
 from betoken.models.target import Scores
@@ -29,8 +30,6 @@ from betoken.verifiers.regrets import regrets
 from betoken.verifiers.verifier import Verdict
 
 PERCENTILE = 25.0
-Progress = Callable[[int, int, str], None]
-"""Called with answers done, answers in all, and what comes next."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,7 @@ class CalibrationSettings:
             raise InputError(f"variant must be 1 or 2, not {self.variant}")
         if self.batch < 1:
             raise InputError(f"batch must be at least 1, not {self.batch}")
-        if len({path.stem for path in self.suites}) < len(self.suites) or not self.suites:
-            raise InputError("suites: name at least one, and none twice")
+        check_suites(self.suites)
 
     def questions(self) -> list[Question]:
         """The seeded draw."""
@@ -162,7 +160,7 @@ def calibrate(
     """
     questions = settings.questions()
     progress(0, len(questions), f"loading {settings.model.label}")
-    subject = load(settings.model)
+    subject = load(settings.model.fit_for([settings.method]))
     decoder = settings.method.decoder(subject, settings.batch)
     decoder.observer = trace = Trace()
     stop = StopSettings(max_new_tokens=settings.max_new_tokens)

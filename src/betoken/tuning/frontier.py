@@ -5,7 +5,7 @@ Every point answers the same questions, and so does strict decoding: the same co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +13,10 @@ from typing import Any, NamedTuple
 from betoken.bench.evaluate import EvalSettings, answers
 from betoken.bench.metrics import Interval, paired, wilson
 from betoken.bench.provenance import write_provenance
-from betoken.bench.results import Record, ResultFile
+from betoken.bench.results import Progress, Record, ResultFile
 from betoken.bench.subject import Loader
 from betoken.bench.suites import Labelled
 from betoken.errors import InputError
-
-Progress = Callable[[int, int, str], None]
-"""Called with answers done, answers in all, and what comes next."""
 
 
 class Setting(NamedTuple):
@@ -131,7 +128,7 @@ def run_frontier(
         if len(results.records) < total:
             write_provenance(out, told)
             progress(len(results.records), total, f"loading {settings.judged.model.label}")
-            subject = load(settings.judged.model)
+            subject = load(settings.judged.model.fit_for([settings.judged.method]))
             for setting in settings.grid:
                 done = {record["question"] for record in _own(results.records, setting)}
                 left = [(index, one) for index, one in enumerate(labelled) if one.question.id not in done]

@@ -1,4 +1,4 @@
-"""The picture of a frontier. matplotlib is optional and imported here alone, without a display."""
+"""The picture of a frontier."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from betoken.bench.plots import COLOURS
-from betoken.errors import InputError
+from betoken.pictures import COLOURS, new_figure, save_figure
 from betoken.tuning.frontier import Point
 
 if TYPE_CHECKING:
@@ -19,11 +18,7 @@ def plot_frontier(found: Sequence[Point], path: Path, title: str) -> None:
 
     `found`: strict decoding first. Raises InputError without matplotlib, and if the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("plots need matplotlib: pip install 'betoken[plots]'") from None
-    figure = Figure(figsize=(7, 4.5), dpi=150, layout="constrained")
+    figure = new_figure(7, 4.5)
     axes = figure.add_subplot()
     strict = found[0]
     axes.axhline(100 * strict.accuracy, color="#999999", linewidth=0.8, linestyle="--")
@@ -35,10 +30,7 @@ def plot_frontier(found: Sequence[Point], path: Path, title: str) -> None:
     axes.set_ylabel(f"% right of {strict.answers}")
     axes.set_title(f"{title}\nnumbers are budgets; bars are 95% of the difference to strict", loc="left", fontsize=9)
     axes.legend(frameon=False, fontsize=8)
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be drawn ({error})") from None
+    save_figure(figure, path)
 
 
 def _draw(axes: Axes, line: Sequence[Point], label: str, colour: str) -> None:

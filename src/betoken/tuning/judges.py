@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from betoken.answers.judge import certainty
 from betoken.bench.metrics import Interval
 
 Floats = NDArray[np.float64]
@@ -126,7 +127,7 @@ def fewest(bound: float, confidence: float) -> int:
 
 @dataclass(frozen=True)
 class Fit:
-    """Confidence = sigmoid(log-odds / temperature + likelihood * mean log-probability + bias)."""
+    """How evidence becomes confidence, see `certainty`."""
 
     temperature: float
     likelihood: float
@@ -134,8 +135,7 @@ class Fit:
 
     def confidence(self, odds: float, mean_logprob: float = 0.0) -> float:
         """The same as `Judge.confidence` with these settings."""
-        evidence = odds / self.temperature + self.likelihood * mean_logprob + self.bias
-        return float(0.5 * (1.0 + np.tanh(0.5 * evidence)))
+        return certainty(odds, mean_logprob, self.temperature, self.likelihood, self.bias)
 
 
 def fit(odds: Sequence[float], means: Sequence[float] | None, right: Sequence[bool]) -> Fit | None:

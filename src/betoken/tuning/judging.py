@@ -8,7 +8,7 @@ to answer alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,18 @@ from betoken.answers.packed import Docket
 from betoken.answers.plan import MOST, Rates
 from betoken.answers.together import Together
 from betoken.bench import provenance
-from betoken.bench.evaluate import chosen, fingerprint_of
+from betoken.bench.evaluation import Scoring, chosen, fingerprint_of
 from betoken.bench.held_out import fingerprint
-from betoken.bench.pair import Pair, PairLoader, Scoring, as_they_end, prompt_of
-from betoken.bench.results import Record, ResultFile
+from betoken.bench.pair import Pair, PairLoader, as_they_end, prompt_of
+from betoken.bench.results import Progress, Record, ResultFile
 from betoken.bench.subject import Method, ModelSpec
-from betoken.bench.suites import Labelled
+from betoken.bench.suites import Labelled, check_suites
 from betoken.engine import Engine
 from betoken.errors import InputError
 from betoken.settings import GenerationSettings
 from betoken.tuning.ceiling import Case, Costs, by_confidence, perfect, speed_up
 from betoken.tuning.judges import Auc, Fit, Threshold, auc, choose_threshold, fewest, fit
 
-Progress = Callable[[int, int, str], None]
-"""Called with questions done, questions in all, and what comes next."""
 SPACINGS = (0, 1, 2, 4, 8, 16, 32)
 """Most boundaries of a draft, for the table."""
 FASTER = 1.0
@@ -79,8 +77,7 @@ class JudgingSettings:
             raise InputError("a calibration is for one layout: suffix or prompt, not auto")
         if self.batch < 1 or self.chunk < 1:
             raise InputError("batch and chunk must be at least 1")
-        if len({path.stem for path, _ in self.suites}) < len(self.suites) or not self.suites:
-            raise InputError("suites: name at least one, and none twice")
+        check_suites([path for path, _ in self.suites])
 
     def questions(self) -> list[Labelled]:
         """The rows of every suite. Raises InputError for a suite without a scorer or with fewer rows."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from betoken.bench.results import Progress
 from betoken.bench.subject import Loader, ModelSpec
 from betoken.bench.suites import suite_text
 from betoken.errors import InputError
@@ -81,10 +82,6 @@ class Price:
     def describe(self) -> dict[str, Any]:
         """The report as JSON values."""
         return asdict(self) | {"increase": self.increase}
-
-
-Progress = Callable[[int, int, str], None]
-"""Called with tokens scored, tokens in all, and what is being scored."""
 
 
 def price_of_int8(

@@ -14,6 +14,7 @@ import torch
 from betoken.errors import InputError
 from betoken.models.config import DecoderConfig
 from betoken.models.target import Target
+from betoken.pictures import new_figure, save_figure
 from betoken.tuning.timings import Bench, Clock, Timings
 
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -184,11 +185,7 @@ def plot(found: Profile, path: Path) -> None:
 
     Raises InputError without matplotlib, or if the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("plots need matplotlib: pip install 'betoken[plots]'") from None
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = new_figure(7, 4.5)
     axes = figure.add_subplot()
     for batch, context in found.settings:
         line = [(p.nodes, 1000 * p.seconds) for p in found.points if (p.batch, p.context) == (batch, context)]
@@ -199,10 +196,7 @@ def plot(found: Profile, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.set_title(f"t(n): {found.model}, {found.dtype}, {found.threads} threads")
     axes.legend()
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: the picture cannot be written ({error})") from None
+    save_figure(figure, path)
 
 
 def _check(target: Target, nodes: Sequence[int], contexts: Sequence[int], batches: Sequence[int], repeats: int) -> None:

@@ -6,7 +6,7 @@ fixed length, so that nobody wins by stopping early; accuracy with answers that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from betoken.bench.evaluate import EvalSettings, answers
 from betoken.bench.provenance import write_provenance
-from betoken.bench.results import Record, ResultFile
+from betoken.bench.results import Progress, Record, ResultFile
 from betoken.bench.subject import Loader, Method, ModelSpec, Subject
 from betoken.bench.suites import Labelled, Question, draw
 from betoken.bench.trial import measure
@@ -24,9 +24,6 @@ from betoken.state import StopSettings
 from betoken.tuning.quality_report import QualityReport, summarise
 
 WARM_UP_TOKENS = 16
-
-Progress = Callable[[int, int, str], None]
-"""Called with measurements and answers done, all of them, and what comes next."""
 
 
 class Side(NamedTuple):
@@ -128,7 +125,7 @@ def run_quality(
         if len(results.records) < total:
             write_provenance(out, told)
             progress(len(results.records), total, f"loading {settings.model.label}")
-            subject = load(settings.model)
+            subject = load(settings.model.fit_for([settings.method]))
             done = list(results.records)
             for record in chain(_timed(subject, settings, groups, done), _judged(subject, settings, labelled, done)):
                 results.append(record)

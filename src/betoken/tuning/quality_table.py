@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from betoken.bench.results import Progress
 from betoken.bench.subject import Loader, Method, ModelSpec, Subject
 from betoken.errors import InputError
-from betoken.tuning.quality import Progress, QualitySettings, run_quality
+from betoken.tuning.quality import QualitySettings, run_quality
 from betoken.tuning.quality_report import AccuracyReport, QualityReport
 
 
