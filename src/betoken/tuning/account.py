@@ -16,13 +16,16 @@ HEAD_START = 32
 """Tokens of plain decoding whose share of the allowed loss is there from the start."""
 _LOOK_SHARE, _DEAR_LOOK_SHARE = 0.01, 0.015
 """Share of plain decoding's time that goes into looking again at a drafter that does not pay."""
-_FIRST_PURSE = 0.6
-"""Plain steps of such looks that are there from the start: an unlucky first draft shall not decide it."""
+FIRST_PURSE, DOUBTED_PURSE = 0.6, 0.4
+"""Plain steps of such looks that are there from the start: an unlucky first draft shall not decide it. The lesser for a
+drafter that never paid in other requests."""
 _LONGEST_REST = 16
 """Steps after which a row that cannot afford a look is judged anew."""
 _PAUSE = 8
 """Most plain steps after which a drafter that invests is asked again once the credit has run out; a quarter of the
 drafts that brought nothing."""
+_FIRST_EMPTY = 3
+"""Steps in a row without anything to send from which on plain steps are taken: one more after each further such."""
 LOOK_STEPS = 8
 """Steps of a look at a drafter whose nodes pay off later (probes)."""
 CHEAP = 0.08
@@ -67,7 +70,7 @@ class Account:
     drafter."""
     acceptance: Acceptance
     credit: float
-    purse: float = _FIRST_PURSE
+    purse: float = FIRST_PURSE
     tokens: float = 1.0
     """Running average of committed tokens a step."""
     cost: float = 1.0
@@ -94,6 +97,8 @@ class Account:
     """Nodes of the last tree."""
     trusted: bool = True
     """Whether the drafter may have the whole credit to invest: not if it never paid in other requests."""
+    empty: int = 0
+    """Steps in a row in which a drafter that invests was asked and had nothing to send."""
     reinvested: float = 0.1
     """Share of what a drafter with probes saves that goes into finding out whether more nodes save more."""
     plan: Plan | None = None
@@ -136,7 +141,7 @@ class Account:
                 self.rest, self.looking, self.look_arm = self.rest - 1, 0, 0
                 return 0
         # What was earned pays for many looks, not for greater ones.
-        within = min(self.purse, self.credit, max(stake[min(1, len(stake) - 1)] * steps, _FIRST_PURSE))
+        within = min(self.purse, self.credit, max(stake[min(1, len(stake) - 1)] * steps, FIRST_PURSE))
         self.look_arm = max(arm for arm, staked in enumerate(stake) if arm == 0 or staked * steps <= within)
         self.looking = steps if self.look_arm else 0
         if not self.look_arm and len(stake) > 1:
@@ -167,6 +172,9 @@ class Account:
         """A step committed so many tokens and took `spent` longer than a plain one; a token allows `allowance`."""
         self.drafts += self.arm > 0
         self.missed = 0 if self.arm else self.missed + committed
+        if self.arm and self.invests:  # too few nodes for its least growth, and nothing in its pool
+            self.empty = self.empty + 1 if self.nodes == 1 else 0
+            self.rest = max(self.rest, min(self.empty - _FIRST_EMPTY, _PAUSE))
         self.credit += committed * (1.0 + allowance) - 1.0 - spent
         self.net += committed - 1.0 - spent
         share = self.reinvested if self.invests else _EARNED_SHARE if self.dear else 0.0

@@ -24,7 +24,7 @@ from betoken.errors import InputError
 from betoken.state import Row, State
 from betoken.tree import TokenTree
 from betoken.tuning.acceptance import Acceptance
-from betoken.tuning.account import HEAD_START, LOOK_STEPS, Account, Proposed
+from betoken.tuning.account import DOUBTED_PURSE, FIRST_PURSE, HEAD_START, LOOK_STEPS, Account, Proposed
 from betoken.tuning.arms import Arms
 from betoken.tuning.cost import CostModel, Prices
 from betoken.tuning.gains import LIMITS, Gains, arm_below
@@ -35,10 +35,12 @@ from betoken.verifiers.verifier import RowVerdict, Verdict
 
 _RECORD = 4
 """Requests that say whether a drafter with probes pays."""
-_TELLING = 16
+_TELLING = 8
 """Fewest drafts of such a request."""
 _LONG = 256
 """Most tokens whose allowed loss may be spent in advance."""
+_FIRST_PLAIN, _EVERY_PLAIN = 32, 4
+"""The first steps in which all rows rest are timed, and then one of so many."""
 _RETRY = 8
 """Of so many requests in a row that are not expected to be drafted for, one is prepared for nonetheless."""
 
@@ -70,6 +72,7 @@ class AutoNodes:
     _proposed: list[Proposed] = field(default_factory=list, init=False, repr=False)
     _prices: Prices = field(init=False, repr=False)
     _record: deque[float] = field(default_factory=lambda: deque(maxlen=_RECORD), init=False, repr=False)
+    _plain_steps: int = field(default=0, init=False, repr=False)
     _passed_over: int = field(default=0, init=False, repr=False)
     """Requests since the last that the drafter should prepare for."""
 
@@ -159,9 +162,11 @@ class AutoNodes:
             self._learn_acceptance(account, tree, b, verdict.rows[b])
 
     def _observe_plain(self, accounts: Sequence[Account], times: StepTimes) -> None:
-        """A step in which all rows rested."""
-        self.cost.observe(len(accounts), self._prices.context, times.target)
-        self._arms.times.learn(0, times.draft)
+        """A step in which all rows rested. What each of them says about costs is hardly news."""
+        self._plain_steps += 1
+        if self._plain_steps < _FIRST_PLAIN or self._plain_steps % _EVERY_PLAIN == 0:
+            self.cost.observe(len(accounts), self._prices.context, times.target)
+            self._arms.times.learn(0, times.draft)
         for account in accounts:
             account.nodes = 1
             account.settle(1, 0.0, self._allowance)
@@ -180,13 +185,15 @@ class AutoNodes:
             credit = self._allowance * HEAD_START
             if known and min(self._record) > 0.0:
                 credit = max(credit, (1.0 / self.floor - 1.0 - self._allowance) * min(row.room, _LONG))
+            trusted = not known or max(self._record) > 0.0
             account = Account(
                 moods=(self._moods[0].narrowed(4.0), self._moods[1].narrowed(4.0), self._moods[2].narrowed(4.0)),
                 acceptance=self._acceptance.narrowed(4.0, memory=24.0),
                 credit=credit,
                 trimmable=self._trimmable,
                 invests=self._invests,
-                trusted=not known or max(self._record) > 0.0,
+                trusted=trusted,
+                purse=FIRST_PURSE if trusted else DOUBTED_PURSE,
             )
             self._accounts[row.id] = account
         return account
