@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import random
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,19 +14,14 @@ from betoken.decode import Request
 from betoken.drafters.text_pool import Reader, TextPool
 from betoken.state import SamplingSettings, StopSettings
 from betoken.testing import ToyTarget
+from scripts import script
 
 RECORDINGS = Path(__file__).parent / "recordings"
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    path = Path(__file__).parent.parent / "tools" / "drafter_costs.py"
-    spec = importlib.util.spec_from_file_location("drafter_costs", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["drafter_costs"] = module
-    spec.loader.exec_module(module)
-    return module
+    return script("drafter_costs")
 
 
 @pytest.mark.parametrize(("name", "steps"), [("ptd-8", 200), ("ptd-turns", 240)])

@@ -1,26 +1,21 @@
 """A few deliberate faults, each of which the tests must catch; `make mutants` tries them all."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "tools" / "mutants.py"
-PACKAGE = SCRIPT.parent.parent / "src" / "betoken"
+from scripts import TOOLS, script
+
+PACKAGE = TOOLS.parent / "src" / "betoken"
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mutants", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("mutants")
 
 
 def test_every_mutant_has_its_text_and_its_tests(tool: ModuleType) -> None:
@@ -39,13 +34,14 @@ def test_every_mutant_has_its_text_and_its_tests(tool: ModuleType) -> None:
 def exists(test: str) -> bool:
     """Whether a file holds the test function that is named, as far as one is."""
     file, _, function = test.partition("::")
-    path = SCRIPT.parent.parent / file
+    path = TOOLS.parent / file
     name = function.partition("[")[0]
     return path.is_file() and (not name or re.search(rf"^def {name}\(", path.read_text(), re.MULTILINE) is not None)
 
 
 @pytest.mark.parametrize("name", ["probe followed", "off by one in the visible cache", "bonus from the wrong node"])
 def test_a_mutant_is_caught(name: str) -> None:
-    run = subprocess.run([sys.executable, SCRIPT, "--only", name], capture_output=True, text=True, check=False)
+    command = [sys.executable, TOOLS / "mutants.py", "--only", name]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "1 of 1 mutants caught" in run.stdout

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "tools" / "peer_llama_cpp.py"
+from scripts import TOOLS, script
+
+SCRIPT = TOOLS / "peer_llama_cpp.py"
 
 FAKE = """#!{python}
 import json, sys
@@ -25,13 +27,8 @@ print(json.dumps([{{"avg_ts": speed, "build_commit": "abc"}}]))
 
 
 @pytest.fixture
-def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("peer_llama_cpp", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "peer_llama_cpp", module)
-    spec.loader.exec_module(module)
-    return module
+def peer() -> ModuleType:
+    return script("peer_llama_cpp")
 
 
 def test_llama_bench_is_asked_for_the_same_work(peer: ModuleType, tmp_path: Path) -> None:
@@ -62,7 +59,7 @@ def test_prompts_are_the_same_for_both_and_hold_many_tokens(peer: ModuleType) ->
 def test_without_llama_cpp_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     for module in ("llama_cpp", "xllamacpp"):
-        if importlib.util.find_spec(module) is not None:
+        if find_spec(module) is not None:
             pytest.skip("there is one")
     done = subprocess.run([sys.executable, SCRIPT, tmp_path / "m.gguf"], capture_output=True, text=True)
     assert done.returncode == 1 and "pip install one of llama-cpp-python, xllamacpp" in done.stderr

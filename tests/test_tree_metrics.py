@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -19,17 +17,12 @@ from betoken.drafters.ptd import PTD
 from betoken.models.load import Loaded
 from betoken.state import StopSettings
 from betoken.testing import ToyTarget, plain_tokens
+from scripts import script
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    path = Path(__file__).parent.parent / "tools" / "tree_metrics.py"
-    spec = importlib.util.spec_from_file_location("tree_metrics", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tree_metrics"] = module
-    spec.loader.exec_module(module)
-    return module
+    return script("tree_metrics")
 
 
 def test_similarity_is_the_longest_common_run_with_another_trie(tool: ModuleType) -> None:

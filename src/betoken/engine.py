@@ -255,6 +255,7 @@ def load(
     nodes: int | Literal["auto"] = "auto",
     cache_dir: str | Path | None = None,
     trust_remote_code: bool = False,
+    cuda_graphs: bool = True,
     progress: Progress | None = None,
 ) -> Engine:
     """Load a model, ready to generate.
@@ -262,8 +263,8 @@ def load(
     `model`, `draft_model`: a store name, a folder, a GGUF file or a Hub id (owner/name). `drafter`: a name of
     `betoken drafters`; suffix, or draft-model where one is given, if None. `verifier`: a name of `betoken
     verifiers`; greedy at temperature 0 and replay above it if None. `nodes`: most tokens that a step scores, or
-    auto, which measures what pays. `progress`: told how far a download is. Raises InputError for names, settings
-    and files that cannot be used.
+    auto, which measures what pays. `cuda_graphs`: on CUDA, record passes and replay them. `progress`: told how far a
+    download is. Raises InputError for names, settings and files that cannot be used.
     """
     chosen = drafter or ("suffix" if draft_model is None else "draft-model")
     drafting: Drafter = create("drafter", DRAFTERS, chosen, drafter_settings or {})
@@ -282,6 +283,7 @@ def load(
             cache_dir=place,
             trust_remote_code=trust_remote_code,
             backend=backend,
+            cuda_graphs=cuda_graphs,
         )
 
     # Students run in the torch decoder only; without a dtype, int8 is what the user has to be told about.

@@ -147,6 +147,7 @@ def _refuse(pair: Pair, writing: Writing, servers: remote.Servers, far: Sequence
             "--dtype": pair.dtype is not None,
             "--device": pair.device != "cpu",
             "--threads": pair.threads is not None,
+            "--no-cuda-graphs": not pair.cuda_graphs,
         }
         remote.refuse(here, "is for models on this machine; none of these is")
     if not any(far):

@@ -169,6 +169,7 @@ class Loading(Machine):
     set_: options.Set = None
     nodes: options.Nodes = "auto"
     cache_dir: options.CacheDir = None
+    cuda_graphs: options.CudaGraphs = True
     trust_remote_code: options.TrustRemoteCode = False
 
     def open(self) -> Engine:
@@ -191,6 +192,7 @@ class Loading(Machine):
             nodes=count,
             cache_dir=self.cache_dir,
             trust_remote_code=self.trust_remote_code,
+            cuda_graphs=self.cuda_graphs,
             progress=BarProgress(),
         )
         gc.freeze()  # all this stays: a collection that walks it stops an answer for half a second

@@ -102,6 +102,14 @@ Dtype = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option("--device", rich_help_panel=MACHINE, help="cpu, cuda or cuda:N.")]
+CudaGraphs = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-graphs/--no-cuda-graphs",
+        rich_help_panel=MACHINE,
+        help="On CUDA: record the passes of each shape once and replay them.",
+    ),
+]
 Threads = Annotated[int | None, typer.Option("--threads", rich_help_panel=MACHINE, help="Cores to use. Default: all.")]
 Nodes = Annotated[str, typer.Option("--nodes", help="Most tokens a step scores, or auto: what pays on this machine.")]
 CacheDir = Annotated[Path | None, typer.Option("--cache-dir", help="Default: $BETOKEN_CACHE, else ~/.cache/betoken.")]

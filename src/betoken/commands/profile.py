@@ -48,6 +48,7 @@ def profile(
     repeats: Annotated[int, typer.Option(help="Rounds over all node counts; medians count.")] = 5,
     picture: Annotated[Path | None, typer.Option("--plot", help="Draw t(n) into this PNG or SVG file.")] = None,
     cache_dir: options.CacheDir = None,
+    cuda_graphs: options.CudaGraphs = True,
     trust_remote_code: options.TrustRemoteCode = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -67,6 +68,7 @@ def profile(
         threads=machine.threads,
         cache_dir=cache_dir,
         trust_remote_code=trust_remote_code,
+        cuda_graphs=cuda_graphs,
     )
     target = loaded.target
     with counting("profile: run it again to measure anew") as tell:

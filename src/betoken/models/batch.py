@@ -1,7 +1,8 @@
-"""A token tree as the tensors that one forward pass in torch takes: tokens, positions, mask, wanted nodes."""
+"""A token tree as the tensors that one forward pass in torch takes: tokens, positions, mask, auxiliary inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +24,6 @@ class TreeBatch:
     """[B, N] int64"""
     mask: torch.Tensor | None
     """[B, 1, N, S] added to the attention scores: 0 where a node sees a column, -inf elsewhere. None: all see all."""
-    wanted: torch.Tensor
-    """[W] places of the wanted nodes in the flattened [B * N]."""
-    index: NDArray[np.int64]
-    """[B, N] on the host: place of each node among the wanted ones, -1 elsewhere."""
     inputs: torch.Tensor
     """[A] float64 inputs of the auxiliary nodes, the probes that have no token."""
     auxiliary: torch.Tensor
@@ -36,29 +33,11 @@ class TreeBatch:
 
     @classmethod
     def of(
-        cls,
-        tree: TokenTree,
-        window: Window,
-        vocab_size: int,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        always_mask: bool = False,
-        student: bool = False,
+        cls, tree: TokenTree, window: Window, *, device: torch.device, dtype: torch.dtype, always_mask: bool = False
     ) -> TreeBatch:
-        """`always_mask`: give a mask even where every node sees every column; `student`: there is one.
-
-        Raises InputError for a token outside the vocabulary, BetokenError for auxiliary inputs without a student.
-        """
+        """`always_mask`: give a mask even where every node sees every column."""
         auxiliary = ~np.isnan(tree.inputs.ravel())
-        if auxiliary.any() and not student:
-            raise BetokenError("this target has no student for probes with auxiliary inputs (u): attach one first")
-        if tree.tokens.min() < 0 or tree.tokens.max() >= vocab_size:
-            raise InputError(f"the tree has a token id outside 0..{vocab_size - 1}")
         lengths = np.array(window.lengths, dtype=np.int64)
-        index = np.full(tree.tokens.shape, -1, dtype=np.int64)
-        wanted = np.flatnonzero(tree.wanted)
-        index.flat[wanted] = np.arange(wanted.size)
 
         def placed(array: NDArray[np.int64] | NDArray[np.bool_] | NDArray[np.float64]) -> torch.Tensor:
             return torch.from_numpy(array).to(device, non_blocking=True)
@@ -72,12 +51,47 @@ class TreeBatch:
             tokens=placed(tree.tokens),
             positions=placed(tree.positions(lengths)),
             mask=mask,
-            wanted=placed(wanted),
-            index=index,
             inputs=placed(tree.inputs.ravel()[auxiliary]),
             auxiliary=placed(np.flatnonzero(auxiliary)),
-            auxiliary_wanted=placed(np.flatnonzero(auxiliary[wanted])),
+            auxiliary_wanted=placed(np.flatnonzero(auxiliary[np.flatnonzero(tree.wanted)])),
         )
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What leaves a pass over B rows and N nodes, or a few more of both in a padded one."""
+
+    last: torch.Tensor
+    """[B, N, X] of each node: the logits, or the state before the output layer."""
+    hidden: Mapping[int, torch.Tensor]
+    """Layer number -> states [B, N, H] that were asked for."""
+
+    def wanted(self, tree: TokenTree, columns: NDArray[np.int64] | None = None) -> torch.Tensor:
+        """[W, X] of the nodes that the tree wants, a copy. `columns`: the only nodes that `last` has."""
+        rows, nodes = np.nonzero(tree.wanted)
+        if columns is not None:
+            nodes = np.searchsorted(columns, nodes)
+        places = torch.from_numpy(rows * self.last.shape[1] + nodes).to(self.last.device, non_blocking=True)
+        return self.last.flatten(0, 1)[places]
+
+    def states(self, tree: TokenTree) -> dict[int, torch.Tensor]:
+        """The states of the tree's own rows and nodes."""
+        return {layer: states[: tree.batch, : tree.width] for layer, states in self.hidden.items()}
+
+
+def check_tree(tree: TokenTree, vocab_size: int, *, student: bool = False) -> None:
+    """Raises InputError for a token outside the vocabulary, BetokenError for auxiliary inputs without a student."""
+    if not student and not np.isnan(tree.inputs).all():
+        raise BetokenError("this target has no student for probes with auxiliary inputs (u): attach one first")
+    if tree.tokens.min() < 0 or tree.tokens.max() >= vocab_size:
+        raise InputError(f"the tree has a token id outside 0..{vocab_size - 1}")
+
+
+def index_of(tree: TokenTree) -> NDArray[np.int64]:
+    """[B, N] place of each node among the wanted ones, -1 elsewhere."""
+    index = np.full(tree.wanted.shape, -1, dtype=np.int64)
+    index[tree.wanted] = np.arange(np.count_nonzero(tree.wanted))
+    return index
 
 
 def visible(tree: TokenTree, lengths: NDArray[np.int64], span: int) -> NDArray[np.bool_]:

@@ -22,14 +22,14 @@ _BLOCK = 64
 class Window:
     """Where one forward pass over B rows and N nodes reads and writes."""
 
-    slots: tuple[int, ...]
-    """[B]"""
     lengths: tuple[int, ...]
-    """[B] committed positions of each row; its nodes lie behind them."""
+    """[B] committed positions of each row; its nodes lie behind them. Empty where only the device knows (static.py)."""
     nodes: int
     """N"""
     span: int
     """Columns that attention reads: the longest row and its nodes, rounded up."""
+    first: int | None
+    """Slot of the first row, where the others follow in order, so that all are read without a copy; else None."""
     rows: torch.Tensor | None
     """[B, 1] slot of each row on the device; None for a single row, which slices."""
     places: torch.Tensor | None
@@ -68,6 +68,8 @@ class TorchCache:
     """Closed slots, smallest first: rows that sit side by side are read without a copy."""
     _slots: int = 0
     _capacity: int = 0
+    _replaced: int = 0
+    """How many tensors were made: whoever remembers where they lie can see that they have moved."""
 
     def open(self) -> int:
         """A new empty slot."""
@@ -127,20 +129,16 @@ class TorchCache:
 
     def begin(self, slots: Sequence[int], nodes: int) -> Window:
         """Make room for a forward pass over `nodes` nodes of each of these slots."""
-        if len(set(slots)) != len(slots):
-            raise BetokenError(f"cache slots {list(slots)}: a slot can take part in a forward pass only once")
-        lengths = [self.length(slot) for slot in slots]
-        self._written.update(dict.fromkeys(slots, nodes))
+        lengths = self._reserve(slots, nodes, nodes)
         end = max(lengths) + nodes
-        if end > self._capacity:
-            self._capacity = -(-max(end, self._capacity * 3 // 2) // _BLOCK) * _BLOCK
         span = end if self.device.type == "cpu" else -(-end // 8) * 8
+        first = slots[0] if list(slots) == list(range(slots[0], slots[0] + len(slots))) else None
         rows = places = None
         if len(slots) > 1:
             where = torch.tensor([slots, lengths]).to(self.device, non_blocking=True)
             rows = where[0][:, None]
             places = where[1][:, None] + torch.arange(nodes, device=self.device)
-        return Window(tuple(slots), tuple(lengths), nodes, span, rows, places)
+        return Window(tuple(lengths), nodes, span, first, rows, places)
 
     def extend(
         self, layer: int, window: Window, keys: torch.Tensor, values: torch.Tensor
@@ -154,14 +152,31 @@ class TorchCache:
             raise BetokenError(f"the cache was made for {self.num_layers} layers, there is no layer {layer}")
         if layer not in self._layers:
             self._layers[layer] = _Layer(self._zeros(keys), self._zeros(values))
+            self._replaced += 1
         stored = self._layers[layer]
         self._fit(stored)
         return _written(stored.keys, window, keys), _written(stored.values, window, values)
+
+    def _reserve(self, slots: Sequence[int], nodes: int, columns: int) -> list[int]:
+        """Room for a pass that writes `columns` columns behind each slot, `nodes` of them to keep from; the lengths."""
+        if len(set(slots)) != len(slots):
+            raise BetokenError(f"cache slots {list(slots)}: a slot can take part in a forward pass only once")
+        lengths = [self.length(slot) for slot in slots]
+        self._written.update(dict.fromkeys(slots, nodes))
+        end = max(lengths) + columns
+        if end > self._capacity:
+            self._capacity = self._roomy(end)
+        return lengths
+
+    def _roomy(self, end: int) -> int:
+        """The next capacity, for rows of `end` columns."""
+        return -(-max(end, self._capacity * 3 // 2) // _BLOCK) * _BLOCK
 
     def _fit(self, layer: _Layer) -> None:
         if layer.size != (self._slots, self._capacity):
             layer.keys = self._grown(layer.keys)
             layer.values = self._grown(layer.values)
+            self._replaced += 1
 
     def _grown(self, old: torch.Tensor) -> torch.Tensor:
         new = self._zeros(old)
@@ -185,12 +200,12 @@ class TorchCache:
 
 def _written(stored: torch.Tensor, window: Window, new: torch.Tensor) -> torch.Tensor:
     """Put `new` [B, kv_heads, N, head_dim] in its place and return the window [B, kv_heads, span, head_dim]."""
-    first, last = window.slots[0], window.slots[-1]
-    if window.rows is None or window.places is None:
-        start = window.lengths[0]
-        stored[first, :, start : start + window.nodes] = new[0]
-    else:
+    if window.rows is not None and window.places is not None:
         stored[window.rows, :, window.places] = new.transpose(1, 2)
-    if window.slots == tuple(range(first, last + 1)):
-        return stored[first : last + 1, :, : window.span]
-    return stored[window.rows[:, 0], :, : window.span] if window.rows is not None else stored[:0]
+    else:
+        start = window.lengths[0]
+        stored[window.first, :, start : start + window.nodes] = new[0]
+    if window.first is None and window.rows is not None:
+        return stored[window.rows[:, 0], :, : window.span]
+    first = window.first or 0
+    return stored[first : first + new.shape[0], :, : window.span]

@@ -7,17 +7,20 @@ rotary angles are computed in float32 for every dtype, as in transformers, which
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch.nn import functional as F  # noqa: N812 - the name every torch user knows
 
 from betoken.errors import BetokenError, InputError
-from betoken.models.batch import TreeBatch
+from betoken.models.batch import Outputs, TreeBatch, check_tree, index_of
 from betoken.models.cache import TorchCache, Window
 from betoken.models.config import DecoderConfig
+from betoken.models.graphs import Capture
 from betoken.models.layers import Layer, Tensors, read_layer
 from betoken.models.overlay import UNCHANGED, Gate, LayerOverlay, Overlay
 from betoken.models.rope import angles, inverse_frequencies, rotate
+from betoken.models.static import StaticCache
 from betoken.models.student import Student
 from betoken.models.target import Cache, Scores
 from betoken.tree import TokenTree
@@ -36,9 +39,19 @@ class TorchDecoder:
     exact = False
 
     def __init__(
-        self, config: DecoderConfig, weights: Tensors, *, name: str, dtype: str = "float32", device: str = "cpu"
+        self,
+        config: DecoderConfig,
+        weights: Tensors,
+        *,
+        name: str,
+        dtype: str = "float32",
+        device: str = "cpu",
+        capture: Capture | None = None,
     ) -> None:
-        """`weights`: every tensor of `config.tensor_shapes`, of any floating dtype; read one layer at a time."""
+        """`weights`: every tensor of `config.tensor_shapes`, of any floating dtype; read one layer at a time.
+
+        `capture`: how passes are recorded (static.py), if they shall be.
+        """
         if dtype not in DTYPES:
             raise InputError(f"dtype {dtype} is not one the torch decoder computes in ({', '.join(DTYPES)})")
         self.config, self.name, self.dtype, self.device = config, name, dtype, device
@@ -51,6 +64,7 @@ class TorchDecoder:
         self.head = self.embedding if config.tied_embeddings else self._placed(weights["lm_head.weight"])
         self._frequencies = inverse_frequencies(config).to(self._device)
         self._overlay: Overlay | None = None
+        self._capture = capture
 
     def attach(self, student: Student) -> None:
         """Score auxiliary nodes by this student; see `TakesStudent.attach`."""
@@ -58,6 +72,8 @@ class TorchDecoder:
 
     def new_cache(self) -> TorchCache:
         """An empty cache."""
+        if self._capture is not None:
+            return StaticCache(self.num_layers, self._device, capture=self._capture, dtype=self._dtype)
         return TorchCache(self.num_layers, self._device)
 
     @torch.no_grad()
@@ -70,24 +86,37 @@ class TorchDecoder:
             raise BetokenError(f"a {type(cache).__name__} is not this target's cache: use new_cache()")
         if any(not 0 <= n <= self.num_layers for n in hidden_layers):
             raise InputError(f"hidden layers {list(hidden_layers)}: this model has states 0..{self.num_layers}")
-        window, overlay = cache.begin(slots, tree.width), self._overlay
-        batch = TreeBatch.of(
-            tree,
-            window,
-            self.vocab_size,
-            device=self._device,
-            dtype=self._dtype,
-            student=overlay is not None,
-        )
-        mask = batch.mask
+        check_tree(tree, self.vocab_size, student=self._overlay is not None)
+        outputs, gate = None, Gate(None)
+        if isinstance(cache, StaticCache):
+            outputs = cache.run(tree, slots, hidden_layers, partial(self._states, cache, hidden_layers, None))
+        if outputs is None:
+            window = cache.begin(slots, tree.width)
+            batch = TreeBatch.of(tree, window, device=self._device, dtype=self._dtype)
+            auxiliary = batch if len(batch.inputs) else None
+            gate = Gate(batch.auxiliary_wanted) if auxiliary else gate
+            outputs = self._states(cache, hidden_layers, auxiliary, batch.tokens, batch.positions, batch.mask, window)
+        return Scores(self._head(outputs.wanted(tree), gate), index_of(tree), outputs.states(tree))
+
+    def _states(
+        self,
+        cache: TorchCache,
+        hidden_layers: Sequence[int],
+        auxiliary: TreeBatch | None,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor | None,
+        window: Window,
+    ) -> Outputs:
+        """The layers over tokens and positions [B, N]; `auxiliary` says which nodes have other inputs, if any have."""
         if mask is not None:
             mask = mask.repeat_interleave(self.config.num_heads // self.config.num_kv_heads, dim=2)
-        turn = angles(self._frequencies, batch.positions, self._dtype)
-        x = F.embedding(batch.tokens.flatten(), self.embedding)
-        gate, head_gate = Gate(None), Gate(None)
-        if overlay is not None and len(batch.inputs):
-            gate, head_gate = Gate(batch.auxiliary), Gate(batch.auxiliary_wanted)
-            x[batch.auxiliary] = overlay.vectors(batch.inputs)
+        turn = angles(self._frequencies, positions, self._dtype)
+        x = F.embedding(tokens.flatten(), self.embedding)
+        overlay, gate = self._overlay, Gate(None)
+        if overlay is not None and auxiliary is not None:
+            gate = Gate(auxiliary.auxiliary)
+            x[auxiliary.auxiliary] = overlay.vectors(auxiliary.inputs)
         states = {0: x}
         for n, layer in enumerate(self._layers):
             change = UNCHANGED if overlay is None else overlay.layers[n]
@@ -95,9 +124,8 @@ class TorchDecoder:
             x = x + self._mlp(layer, change, gate, x)
             if n + 1 in hidden_layers:
                 states[n + 1] = x
-        logits = self._head(x[batch.wanted], overlay, head_gate)
-        shape = (*tree.tokens.shape, self.hidden_size)
-        return Scores(logits, batch.index, {n: states[n].view(shape) for n in hidden_layers})
+        shape = (*tokens.shape, self.hidden_size)
+        return Outputs(x.view(shape), {n: states[n].view(shape) for n in hidden_layers})
 
     def _attention(
         self,
@@ -117,7 +145,7 @@ class TorchDecoder:
         """
         config, eps = self.config, self.config.rms_eps
         heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
-        rows, nodes = len(window.slots), window.nodes
+        rows, nodes = turn[0].shape[:2]
         normed = gate.norm(x, layer.input_norm, eps, change.input_norm)
         qkv = gate.linear(normed, layer.qkv, layer.qkv_bias, change.qkv).view(-1, heads + 2 * kv_heads, width)
         qk = qkv[:, : heads + kv_heads]
@@ -139,8 +167,9 @@ class TorchDecoder:
         opened, up = gate.linear(normed, layer.gate_up, None, change.gate_up).chunk(2, dim=-1)
         return gate.linear(F.silu(opened) * up, layer.down, None, change.down)
 
-    def _head(self, x: torch.Tensor, overlay: Overlay | None, gate: Gate) -> torch.Tensor:
+    def _head(self, x: torch.Tensor, gate: Gate) -> torch.Tensor:
         """[W, V] logits of the wanted nodes' last states x [W, hidden]."""
+        overlay = self._overlay
         norm, change = (None, None) if overlay is None else (overlay.final_norm, overlay.head)
         return gate.linear(gate.norm(x, self.final_norm, self.config.rms_eps, norm), self.head, None, change)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,17 @@ import transformers
 from torch import nn
 
 from betoken.errors import BetokenError, InputError
-from betoken.models.batch import TreeBatch
+from betoken.models.batch import Outputs, TreeBatch, check_tree, index_of
 from betoken.models.cache import TorchCache, Window
 from betoken.models.config import read_json
 from betoken.models.decoder import DTYPES
+from betoken.models.graphs import Capture, capture_for
+from betoken.models.hf_refusals import context_of, eos_ids_of, refuse
 from betoken.models.memory import available_bytes
+from betoken.models.static import StaticCache
 from betoken.models.target import Cache, Scores
 from betoken.tree import RowTree, TokenTree
 
-_FULL = {"full_attention", "attention", "global"}
-_RECURRENT = ("linear", "mamba", "conv", "recurrent")
-_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_sequence_length")
-_CHUNKS = ("attention_chunk_size", "chunk_size", "local_attention_window", "attention_window")
 _RUNTIME = 600 << 20
 """Interpreter, torch and transformers."""
 
@@ -61,8 +61,11 @@ class HfTarget:
 
     exact = False
 
-    def __init__(self, model: Any, *, name: str) -> None:
-        """`model`: loaded with attn_implementation="sdpa". Raises InputError for one that cannot score trees."""
+    def __init__(self, model: Any, *, name: str, capture: Capture | None = None) -> None:
+        """`model`: loaded with attn_implementation="sdpa". Raises InputError for one that cannot score trees.
+
+        `capture`: how passes are recorded (static.py), if they shall be.
+        """
         refuse(model.config, type(model), name)
         if model.config._attn_implementation != "sdpa":
             raise InputError(f'{name}: load the model with attn_implementation="sdpa"; a tree needs a mask of its own')
@@ -71,16 +74,21 @@ class HfTarget:
         self.dtype, self.device = str(model.dtype).removeprefix("torch."), str(model.device)
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self.num_layers, self.hidden_size = int(text.num_hidden_layers), int(text.hidden_size)
-        self.context = _context(text, name)
-        self.eos_ids = _eos_ids(model)
+        self.context = context_of(text, name)
+        self.eos_ids = eos_ids_of(model)
         parameters = inspect.signature(model.forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"  # renamed in transformers 5.20
         self._keeps_logits = "logits_to_keep" in parameters
+        self._capture = capture
+        self._endings: dict[int, torch.Tensor] = {}
+        """By their number of nodes, where recorded passes leave their logits: those of one size share the memory."""
         if "position_ids" not in parameters:
             raise InputError(f"{name}: {type(model).__name__} takes no position_ids, so it cannot score trees")
 
     def new_cache(self) -> TorchCache:
         """An empty cache."""
+        if self._capture is not None:
+            return StaticCache(self.num_layers, self.model.device, capture=self._capture, dtype=self.model.dtype)
         return TorchCache(self.num_layers, self.model.device)
 
     @torch.no_grad()
@@ -93,31 +101,52 @@ class HfTarget:
             raise BetokenError(f"a {type(cache).__name__} is not this target's cache: use new_cache()")
         if any(not 0 <= n <= self.num_layers for n in hidden_layers):
             raise InputError(f"hidden layers {list(hidden_layers)}: this model has states 0..{self.num_layers}")
-        window = cache.begin(slots, tree.width)
-        device, dtype = self.model.device, self.model.dtype
-        batch = TreeBatch.of(tree, window, self.vocab_size, device=device, dtype=dtype, always_mask=True)
-        columns = np.flatnonzero(tree.wanted.any(axis=0))
+        check_tree(tree, self.vocab_size)
+        outputs, columns = None, None
+        if isinstance(cache, StaticCache):
+            outputs = cache.run(tree, slots, hidden_layers, partial(self._padded, cache, hidden_layers))
+        if outputs is None:
+            window = cache.begin(slots, tree.width)
+            batch = TreeBatch.of(tree, window, device=self.model.device, dtype=self.model.dtype, always_mask=True)
+            if self._keeps_logits:  # the output layer runs on the columns that some row wants, at least on one
+                columns = np.flatnonzero(tree.wanted.any(axis=0))
+                columns = columns if columns.size else np.zeros(1, dtype=np.int64)
+            outputs = self._pass(cache, hidden_layers, columns, batch.tokens, batch.positions, batch.mask, window)
+        return Scores(outputs.wanted(tree, columns), index_of(tree), outputs.states(tree))
+
+    def _padded(self, cache: TorchCache, hidden_layers: Sequence[int], *inputs: Any) -> Outputs:
+        """The `Body` of a pass of fixed shape: all columns' logits, left where others of its size leave theirs."""
+        outputs = self._pass(cache, hidden_layers, None, *inputs)
+        size = outputs.last.shape[0] * outputs.last.shape[1]
+        if size not in self._endings:  # in the first pass of a shape, which is not recorded
+            self._endings[size] = torch.empty_like(outputs.last.flatten(0, 1))
+        ending = self._endings[size].view(outputs.last.shape)
+        return Outputs(ending.copy_(outputs.last), outputs.hidden)
+
+    def _pass(
+        self,
+        cache: TorchCache,
+        hidden_layers: Sequence[int],
+        columns: np.ndarray | None,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor | None,
+        window: Window,
+    ) -> Outputs:
+        """The model over tokens and positions [B, N]; logits of all columns, or of `columns` alone."""
         options: dict[str, Any] = {self._cache_name: _TreeCache(cache, window), "use_cache": True}
-        if self._keeps_logits:  # the output layer runs on the columns that some row wants, at least on one
-            kept = columns if columns.size else np.zeros(1, dtype=np.int64)
-            options["logits_to_keep"] = torch.from_numpy(kept).to(device)
+        if columns is not None:
+            options["logits_to_keep"] = torch.from_numpy(columns).to(tokens.device)
         with self._last_state(self.num_layers in hidden_layers) as last:
             output = self.model(
-                input_ids=batch.tokens,
-                attention_mask=batch.mask,
-                position_ids=batch.positions.clamp(max=self.context - 1),  # learned tables end at the context
+                input_ids=tokens,
+                attention_mask=mask,
+                position_ids=positions.clamp(max=self.context - 1),  # learned tables end at the context
                 output_hidden_states=any(n < self.num_layers for n in hidden_layers),
                 **options,
             )
         hidden = {n: last[0] if n == self.num_layers else output.hidden_states[n] for n in hidden_layers}
-        return Scores(self._wanted(output.logits, tree, columns, batch), batch.index, hidden)
-
-    def _wanted(self, logits: torch.Tensor, tree: TokenTree, columns: np.ndarray, batch: TreeBatch) -> torch.Tensor:
-        """[W, V] of [B, columns, V], or of [B, N, V] where the model cannot leave columns out."""
-        rows, nodes = np.nonzero(tree.wanted)
-        if self._keeps_logits:
-            nodes = np.searchsorted(columns, nodes)
-        return logits[torch.from_numpy(rows).to(logits.device), torch.from_numpy(nodes).to(logits.device)]
+        return Outputs(output.logits, hidden)
 
     @contextmanager
     def _last_state(self, asked: bool) -> Iterator[list[torch.Tensor]]:
@@ -147,7 +176,13 @@ class HfTarget:
 
 
 def load_hf(
-    folder: Path, *, name: str, dtype: str = "float32", device: str = "cpu", trust_remote_code: bool = False
+    folder: Path,
+    *,
+    name: str,
+    dtype: str = "float32",
+    device: str = "cpu",
+    trust_remote_code: bool = False,
+    cuda_graphs: bool = True,
 ) -> HfTarget:
     """The model in a folder. Raises InputError for one that cannot be read, does not fit, or cannot score trees."""
     if dtype not in DTYPES:
@@ -180,24 +215,9 @@ def load_hf(
         if report.get(problem):
             first = sorted(map(str, report[problem]))[0]
             raise InputError(f"{name}: the weights do not fit the config ({problem}: {first})")
-    target = HfTarget(model.to(device), name=name)
+    target = HfTarget(model.to(device), name=name, capture=capture_for(device, cuda_graphs))
     check_masks(target)
     return target
-
-
-def refuse(config: Any, model_class: Any, name: str) -> None:
-    """Raise InputError for a model whose state is no tree of keys and values that a mask can select from."""
-    text, kind = config.get_text_config(), config.model_type
-    if config.is_encoder_decoder:
-        raise InputError(f"{name}: {kind} is an encoder-decoder; betoken decodes decoder-only models")
-    layers = {str(layer) for layer in getattr(text, "layer_types", None) or []}
-    if model_class._is_stateful or any(word in layer for layer in layers for word in _RECURRENT):
-        raise InputError(f"{name}: {kind} has recurrent state, which cannot score a tree; take a transformer")
-    if getattr(text, "alibi", False) or kind in ("bloom", "mpt"):
-        raise InputError(f"{name}: {kind} biases attention by distance (ALiBi), which is not supported")
-    layers |= {str(layer) for layer in getattr(text, "attention_layers", None) or []}
-    if layers - _FULL or _window(text):
-        raise InputError(f"{name}: {kind} limits attention to a window or to chunks; only full attention works")
 
 
 def check_masks(target: HfTarget) -> None:
@@ -220,32 +240,6 @@ def check_masks(target: HfTarget) -> None:
 def _opened(target: HfTarget) -> tuple[TorchCache, list[int]]:
     cache = target.new_cache()
     return cache, [cache.open()]
-
-
-def _window(text: Any) -> bool:
-    """Whether the config of a model without `layer_types` limits attention below the context."""
-    if getattr(text, "layer_types", None):
-        return False
-    context = max((getattr(text, key, None) or 0 for key in _CONTEXT_NAMES), default=0)
-    window = getattr(text, "sliding_window", None) if getattr(text, "use_sliding_window", True) else None
-    sizes = [window, *(getattr(text, key, None) for key in _CHUNKS)]
-    return any(isinstance(size, int) and 0 < size < context for size in sizes)
-
-
-def _context(text: Any, name: str) -> int:
-    for key in _CONTEXT_NAMES:
-        size = getattr(text, key, None)
-        if isinstance(size, int) and size > 0:
-            return size
-    raise InputError(f"{name}: config.json names no context length ({', '.join(_CONTEXT_NAMES)})")
-
-
-def _eos_ids(model: Any) -> tuple[int, ...]:
-    found: list[int] = []
-    for source in (model.generation_config, model.config.get_text_config()):
-        ids = getattr(source, "eos_token_id", None)
-        found += ids if isinstance(ids, list) else [] if ids is None else [ids]
-    return tuple(dict.fromkeys(int(i) for i in found if int(i) >= 0))
 
 
 def _model_class(config: Any, name: str) -> Any:

@@ -13,6 +13,7 @@ import torch
 from betoken.errors import InputError
 from betoken.models.config import FAMILIES, DecoderConfig, architecture_of, read_json
 from betoken.models.decoder import DTYPES, TorchDecoder
+from betoken.models.graphs import capture_for
 from betoken.models.memory import check_fits
 from betoken.models.store import resolve
 from betoken.models.target import Target
@@ -47,13 +48,14 @@ def load_target(
     cache_dir: Path | None = None,
     trust_remote_code: bool = False,
     backend: Backend = "auto",
+    cuda_graphs: bool = True,
 ) -> Loaded:
     """Load a store name, a folder, a GGUF file or a Hub id.
 
     `dtype`: int8 (CPU), float32, float64, bfloat16 or float16; None is int8 on a CPU that has the kernels, bfloat16
     on CUDA, float32 elsewhere. `backend`: `native` is our own CPU kernels (int8, float32), `torch` everything else;
-    `auto` prefers the first. `threads`: cores to use, None for all. Raises InputError, in one line, for whatever
-    cannot be loaded here.
+    `auto` prefers the first. `threads`: cores to use, None for all. `cuda_graphs`: record passes on
+    CUDA (docs/design/0010-static-shapes.md). Raises InputError, in one line, for whatever cannot be loaded here.
     """
     _check_request(dtype, device, threads, backend)
     folder = resolve(name_or_path, cache_dir)
@@ -64,9 +66,9 @@ def load_target(
     if threads is not None:
         torch.set_num_threads(threads)
     if architecture_of(read_json(config_file)) in FAMILIES:
-        target = _own(folder, name_or_path, dtype, device, threads, cache_dir, backend)
+        target = _own(folder, name_or_path, dtype, device, threads, cache_dir, backend, cuda_graphs)
     else:
-        target = _foreign(folder, name_or_path, dtype, device, backend, trust_remote_code)
+        target = _foreign(folder, name_or_path, dtype, device, backend, trust_remote_code, cuda_graphs)
     return Loaded(target, tokenizer, folder)
 
 
@@ -78,6 +80,7 @@ def _own(
     threads: int | None,
     cache_dir: Path | None,
     backend: Backend,
+    cuda_graphs: bool,
 ) -> Target:
     """A model of the Llama family: by our kernels where they serve, else in torch."""
     config = DecoderConfig.from_folder(folder)
@@ -90,11 +93,18 @@ def _own(
     check_fits(config, chosen, min(config.context, _CONTEXT), available=_free_on(device))
     if native is not None:
         return native(folder, config, chosen, threads, cache_dir)
-    return TorchDecoder(config, Weights(folder, config), name=name, dtype=chosen, device=device)
+    capture = capture_for(device, cuda_graphs)
+    return TorchDecoder(config, Weights(folder, config), name=name, dtype=chosen, device=device, capture=capture)
 
 
 def _foreign(
-    folder: Path, name: str, dtype: str | None, device: str, backend: Backend, trust_remote_code: bool
+    folder: Path,
+    name: str,
+    dtype: str | None,
+    device: str,
+    backend: Backend,
+    trust_remote_code: bool,
+    cuda_graphs: bool,
 ) -> Target:
     """A model of another family, through transformers."""
     if dtype == "int8" or backend == "native":
@@ -102,7 +112,9 @@ def _foreign(
     from betoken.models.hf import load_hf  # transformers takes seconds to import
 
     chosen = dtype or _default_dtype(name, device, False)
-    return load_hf(folder, name=name, dtype=chosen, device=device, trust_remote_code=trust_remote_code)
+    return load_hf(
+        folder, name=name, dtype=chosen, device=device, trust_remote_code=trust_remote_code, cuda_graphs=cuda_graphs
+    )
 
 
 def _native() -> Callable[[Path, DecoderConfig, str, int | None, Path | None], Target] | None:

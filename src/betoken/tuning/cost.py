@@ -30,7 +30,7 @@ from betoken.tuning.timings import GRID, Bench, Clock, Timings, measure
 
 MOST_NODES = 1024
 """Length of a curve: nodes of all rows of a batch together."""
-_POINTS = (*GRID, 128, 256, 512, MOST_NODES)
+_BASE = (*GRID, 128, 256, 512, MOST_NODES)
 _NODES = np.arange(MOST_NODES + 1)
 
 _FEW, _MUCH = 8, 1.3
@@ -56,10 +56,12 @@ class CostModel:
     def __init__(self, timings: Timings) -> None:
         """Starts from the measured curve."""
         self.timings = timings
+        self._points = sorted({*_BASE, *(n for n in timings.nodes if n < MOST_NODES)})
+        """Node counts that have corrections of their own; the curve is linear between them."""
         self._speed: deque[float] = deque(maxlen=self.window)
-        self._offsets: list[deque[float]] = [deque(maxlen=self.window) for _ in _POINTS]
+        self._offsets: list[deque[float]] = [deque(maxlen=self.window) for _ in self._points]
         self._shift = 0.0
-        self._bias = [0.0] * len(_POINTS)
+        self._bias = [0.0] * len(self._points)
         self._curve: NDArray[np.float64] | None = None
         self._measured_curve = np.zeros(0)
         self._context = 0.0
@@ -78,10 +80,10 @@ class CostModel:
         """
         if self._curve is None or self._stale or abs(context - self._context) > self.context_step:
             self._learn()
-            at_points = self.timings.at(np.array(_POINTS, dtype=np.float64), context)
+            at_points = self.timings.at(np.array(self._points, dtype=np.float64), context)
             corrections = np.exp(self._shift + np.array(self._bias))
-            self._measured_curve = np.interp(_NODES, _POINTS, at_points)
-            self._curve = np.interp(_NODES, _POINTS, _rising(at_points * corrections))
+            self._measured_curve = np.interp(_NODES, self._points, at_points)
+            self._curve = np.interp(_NODES, self._points, _rising(at_points * corrections))
             self._context, self._stale = context, False
         return self._curve
 
@@ -103,7 +105,7 @@ class CostModel:
         found = []
         for nodes, context, seconds in self._recent:
             ratio = log(seconds / self._expected(nodes, context))
-            point = min(bisect_left(_POINTS, nodes), len(_POINTS) - 1)
+            point = min(bisect_left(self._points, nodes), len(self._points) - 1)
             self._speed.append(ratio - self._bias[point])
             found.append((point, ratio))
         self._recent.clear()
@@ -116,7 +118,7 @@ class CostModel:
         if known:
             # A median of few steps is pulled to zero; points without steps lie between their neighbours.
             values = [_median(self._offsets[i]) * len(self._offsets[i]) / (len(self._offsets[i]) + 20) for i in known]
-            self._bias = np.interp(range(len(_POINTS)), known, values).tolist()
+            self._bias = np.interp(range(len(self._points)), known, values).tolist()
 
     def _expected(self, nodes: int, context: float) -> float:
         """Measured seconds at about this context."""
@@ -232,7 +234,7 @@ def save(timings: Timings, target: Target, folder: Path, *, threads: int | None 
 
 def machine_key(target: Target, threads: int | None = None) -> dict[str, str | int]:
     """What a measurement depends on."""
-    return {
+    key: dict[str, str | int] = {
         "model": target.name,
         "layers": target.num_layers,
         "hidden": target.hidden_size,
@@ -242,6 +244,9 @@ def machine_key(target: Target, threads: int | None = None) -> dict[str, str | i
         "processor": _processor(target.device),
         "betoken": version("betoken"),
     }
+    if target.device.startswith("cuda"):
+        key["cache"] = type(target.new_cache()).__name__  # whether passes are recorded
+    return key
 
 
 def _file(folder: Path, key: dict[str, str | int]) -> Path:

@@ -135,6 +135,8 @@ def profile(
             samples: dict[int, list[float]] = {count: [] for count in sorted(set(nodes))}
             alone: dict[int, list[float]] = {count: [] for count in samples}
             bench.time(max(nodes))  # the first pass of a shape may compile or allocate
+            if bench.prepares:
+                bench.prepare(nodes)
             for _ in range(repeats):
                 tell(done, total, f"batch {batch}, context {bench.context}")
                 for count, taken in samples.items():

@@ -17,6 +17,8 @@ GRID = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Node counts at which the curve has a point of its own; between them it is linear."""
 QUICK = (1, 8, 4, 16, 2, 32)
 """Node counts of the first measurement, the most telling first: a slow target may not get to the end of them."""
+STAIRS = (1, 8, 4, 16, 2, 32, 5, 9, 3, 17, 33, 64)
+"""The same on CUDA, where passes are padded: both ends of each step of the curve."""
 
 Clock = Callable[[], float]
 
@@ -54,19 +56,25 @@ class Timings:
 def measure(
     target: Target,
     *,
-    nodes: Sequence[int] = QUICK,
+    nodes: Sequence[int] | None = None,
     contexts: Sequence[int] = (64,),
     budget_s: float = 1.5,
     clock: Clock = perf_counter,
 ) -> Timings:
     """Time forward passes of the target in rounds over `nodes`, until `budget_s` seconds are spent.
 
-    At least the first two node counts are measured, however slow the target. With more than one context (cached
+    At least the first two node counts are measured, however slow the target. `nodes` is QUICK if None, STAIRS on
+    CUDA, where passes that prepare those that are timed do not count. With more than one context (cached
     positions, increasing) the cost of a cached position is measured too.
     """
     bench = Bench(target, clock)
+    if nodes is None:
+        nodes = STAIRS if bench.prepares else QUICK
     began = clock()
     bench.grow(contexts[0])
+    if bench.prepares:
+        bench.prepare(nodes)
+        began = clock()
     bench.time(1)
     samples: dict[int, list[float]] = {}
     rounds = 0
@@ -100,6 +108,17 @@ class Bench:
     def context(self) -> int:
         """Cached positions of each row."""
         return self.cache.length(self.slot)
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the first passes of a shape take longer by far: on CUDA they choose kernels and are recorded."""
+        return self.target.device.startswith("cuda")
+
+    def prepare(self, nodes: Sequence[int]) -> None:
+        """Passes of these node counts that nobody times."""
+        for count in nodes:
+            self.time(count)
+            self.time(count)
 
     def rows(self, batch: int) -> None:
         """Time `batch` rows together from now on."""
