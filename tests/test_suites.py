@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bench_toys import write_suite
-from betoken.bench.suites import FORMATS, draw, find_suite, read_suite, stratified
+from betoken.bench.formats import FORMATS
+from betoken.bench.suites import draw, find_suite, read_suite, stratified
 from betoken.errors import InputError
 
 ROWS: dict[str, dict[str, Any]] = {
