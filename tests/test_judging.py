@@ -28,7 +28,8 @@ from betoken.commands import evaluate as evaluate_command
 from betoken.engine import Engine
 from betoken.errors import InputError
 from betoken.models.native.isa import isa
-from betoken.tuning.judging import JudgingSettings, calibrate, judge_of
+from betoken.tuning.choosing import judge_of
+from betoken.tuning.judging import JudgingSettings, calibrate
 
 pytestmark = pytest.mark.skipif(isa() == "none", reason="this processor has no native kernels")
 WORDS = ("def add(a, b): the fox Correct Incorrect", "Reply with one word")

@@ -17,7 +17,7 @@ from betoken.errors import InputError
 
 if TYPE_CHECKING:
     from betoken.answers.judge import Judge
-    from betoken.tuning.judging import Found
+    from betoken.tuning.choosing import Found
 
 HELP = """Choose a judge's threshold from questions with known answers.
 
