@@ -13,7 +13,7 @@ from betoken.drafters.drafter import Drafter
 from betoken.errors import InputError
 from betoken.models.target import Cache, Scores, Target
 from betoken.sampling import TokenLogprob, adjust, logprob
-from betoken.state import Ledger, Row, SamplingSettings, State, StopSettings
+from betoken.state import Ledger, Row, SamplingSettings, State, StopSettings, common_prefix
 from betoken.tree import RowTree, TokenTree
 from betoken.tuning.nodes import NodePolicy, StepTimes
 from betoken.verifiers.verifier import RowVerdict, Verdict, Verifier
@@ -251,13 +251,10 @@ class Decoder:
         """The next chunk of what comes before the row's pending token."""
         done = self.cache.length(row.slot)
         chunk = row.tokens[done : min(done + self.prefill_chunk, row.cached)]
-        tree = _chunk(chunk, wanted=False)
+        tree = _chunk(chunk)
         scores = self.target.forward(tree, self.cache, [row.slot], self.drafter.hidden_layers)
         path = tuple(range(len(chunk)))
         self.cache.keep([row.slot], [path])
-        self._observe_chunk(tree, scores, path, row)
-
-    def _observe_chunk(self, tree: TokenTree, scores: Scores, path: tuple[int, ...], row: Row) -> None:
         self.drafter.observe(tree, scores, Verdict((RowVerdict(path, -1),)), State((row,)))
 
     def _open(self, row: Row) -> int:
@@ -270,7 +267,7 @@ class Decoder:
             donors = [(prefix.slot, prefix.tokens) for prefix in self.prefixes]
             donors += [(other.slot, tuple(other.tokens[: other.cached])) for other in self.rows]
             for slot, tokens in donors:
-                common = min(_common(tokens, row.tokens), row.cached)
+                common = min(common_prefix(tokens, row.tokens), row.cached)
                 if common > length:
                     best, length = slot, common
         # A short prefix is cheaper to compute than to share, but a whole prompt is ready at once.
@@ -297,18 +294,8 @@ def _logprobs(tree: TokenTree, scores: Scores, verdict: Verdict, b: int, row: Ro
     )
 
 
-def _chunk(tokens: Sequence[int], *, wanted: bool) -> TokenTree:
-    """Committed text as a tree: one chain, which prefill scores and keeps whole."""
-    tree = RowTree.under(tokens[0])
-    tree.wanted[0] = wanted
-    for depth, token in enumerate(tokens[1:]):
-        tree.add(token, depth, wanted=wanted)
+def _chunk(tokens: Sequence[int]) -> TokenTree:
+    """Committed text as a tree: one chain, which prefill keeps whole. Nobody reads its logits."""
+    tree = RowTree.chain(tokens[0], tokens[1:])
+    tree.wanted = [False] * len(tree)
     return TokenTree.stack([tree])
-
-
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the common prefix."""
-    for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return index
-    return min(len(left), len(right))

@@ -232,6 +232,14 @@ class State:
         return np.array([row.cached for row in self.rows], dtype=np.int64)
 
 
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two texts have in common before they part."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))
+
+
 def _within(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
     if value < low or value > high or (open_low and value == low) or math.isnan(value):
         left = f"above {low:g}" if open_low else f"at least {low:g}"

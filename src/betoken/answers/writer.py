@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, Self
 from betoken.answers.method import Event, Question
 from betoken.decode import Prefix, Request
 from betoken.engine import Engine, Stream
+from betoken.state import common_prefix
 from betoken.text import TextStream
 
 
@@ -96,11 +97,7 @@ class Writer:
 
     def sync(self) -> int:
         """The slot, with the keys and values of prompt and answer as far as they were computed, and of nothing else."""
-        same = 0
-        for cached, token in zip(self.cached, [*self.prompt, *self.tokens], strict=False):
-            if cached != token:
-                break
-            same += 1
+        same = common_prefix(self.cached, [*self.prompt, *self.tokens])
         self.cached = self.cached[:same]
         self.engine.decoder.cache.truncate(self.slot, same)
         return self.slot

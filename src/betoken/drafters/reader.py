@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from betoken.models.target import Cache, Scores, Target
-from betoken.state import Row
+from betoken.state import Row, common_prefix
 from betoken.tree import RowTree, TokenTree
 
 _SHARED = 32
@@ -102,7 +102,7 @@ class Reader:
         memory = self._memories[row.id]
         if not memory.text:
             self._take_over(row, memory)
-        memory.agreed += _common(memory.text[memory.agreed :], row.tokens[memory.agreed : row.cached])
+        memory.agreed += common_prefix(memory.text[memory.agreed :], row.tokens[memory.agreed : row.cached])
         if len(memory.text) > memory.agreed:
             del memory.text[memory.agreed :]
             self.cache.truncate(memory.slot, memory.agreed)
@@ -110,17 +110,9 @@ class Reader:
 
     def _take_over(self, row: Row, memory: Memory) -> None:
         wanted = row.tokens[: row.cached]
-        shared = [(_common(other.text, wanted), other.slot) for other in self._memories.values()]
+        shared = [(common_prefix(other.text, wanted), other.slot) for other in self._memories.values()]
         length, slot = max(shared)
         if length >= _SHARED:
             self.cache.close(memory.slot)
             memory.slot = self.cache.fork(slot, length)
             memory.text = wanted[:length]
-
-
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the common prefix."""
-    for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return index
-    return min(len(left), len(right))
