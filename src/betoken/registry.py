@@ -7,7 +7,8 @@ import difflib
 import math
 from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from betoken.errors import InputError
 
@@ -60,9 +61,7 @@ def _meant(name: str, known: Mapping[str, object]) -> str:
 
 def _parsed(name: str, value: object, hint: Any) -> object:
     """`value` as the field's type; texts from a command line are converted, everything else must fit already."""
-    choices = [hint] if get_origin(hint) is not None or isinstance(hint, type) else list(get_args(hint))
-    if get_origin(hint) is not Literal and not isinstance(hint, type) and get_args(hint):
-        choices = list(get_args(hint)) if get_origin(hint) not in (tuple, list, dict) else [hint]
+    choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     for choice in choices:
         ok, parsed = _as(value, choice)
         if ok:
