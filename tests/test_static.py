@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import students
+import test_hf
 import tiny_models
 from betoken.decode import Decoder, Request
 from betoken.drafters.prompt_lookup import PromptLookup
@@ -266,12 +267,13 @@ def test_scores_stay_when_the_next_pass_comes(tapes: Tapes) -> None:
         cache = static.new_cache()
         slot = tiny_models.prefill(static, cache, text_of(rng, 9))
         trees = [TokenTree.stack([RowTree.chain(n, [n + 1, n + 2])]) for n in range(5)]
-        found = [static.forward(tree, cache, [slot], (0, 3)) for tree in trees]
-        for tree, scores in zip(trees, found, strict=True):
-            again = static.forward(tree, cache, [slot], (0, 3))
-            np.testing.assert_array_equal(scores.host, again.host)
-            for layer in (0, 3):
-                assert torch.equal(scores.hidden[layer], again.hidden[layer])
+        found, copies = [], []
+        for tree in trees:
+            found.append(static.forward(tree, cache, [slot], (0, 3)))
+            copies.append([found[-1].device_logits.clone(), *(found[-1].hidden[layer].clone() for layer in (0, 3))])
+        for scores, copied in zip(found, copies, strict=True):
+            for now, before in zip((scores.device_logits, scores.hidden[0], scores.hidden[3]), copied, strict=True):
+                assert torch.equal(now, before)
 
 
 def decoded(
@@ -380,6 +382,16 @@ def test_a_model_that_cannot_be_recorded_runs_in_ordinary_passes(tapes: Tapes) -
     for _ in range(4):
         twins.score([row], [RowTree.chain(3, [4, 5])])
     assert not tapes.usable and tapes.recorded == tapes.replayed == 0
+
+
+@pytest.mark.parametrize("family", sorted(test_hf.FAMILIES))
+def test_families_of_transformers_are_recorded(family: str, tapes: Tapes) -> None:
+    rng, model = np.random.default_rng(9), random_model(test_hf.FAMILIES[family](), 0)
+    twins = Twins(*(HfTarget(model, name=family, capture=capture) for capture in (None, tapes)))
+    rows = [twins.admit(text_of(rng, length)) for length in (4, 30, 11)]
+    for _ in range(4):
+        twins.score(rows, [tree_of(rng, twins.length(row), 8) for row in rows], (1, 3))
+    assert tapes.usable and tapes.recorded
 
 
 def test_misuse_is_told_before_anything_is_computed(tapes: Tapes) -> None:

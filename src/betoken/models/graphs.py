@@ -60,7 +60,7 @@ class CudaGraphs:
                 outputs = work()
         except RuntimeError as error:  # models of other people may do anything in their forward
             self.usable = False
-            reason = str(error).strip().splitlines()[0]
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             log.warning("no CUDA graphs: this model's pass cannot be recorded (%s)", reason)
             return None
         self._alive.add(graph)
