@@ -127,6 +127,19 @@ def test_a_stopped_run_goes_on_and_is_reported(
     plain = [line for line in told.splitlines() if line.startswith("| none ")]
     assert plain and all("| 1.00 | 1.00 | **1.000** |" in line for line in plain)
 
+    plot = script("tree_plot")
+    assert plot.main([str(file), str(tmp_path / "trees.png")]) == 0
+    assert (tmp_path / "trees.png").read_bytes().startswith(b"\x89PNG")
+    assert plot.main([str(file), str(tmp_path / "no" / "trees.png")]) == 2
+    assert plot.main([str(tmp_path / "no.jsonl"), str(tmp_path / "trees.png")]) == 2
+    told = capsys.readouterr()
+    assert "cannot be written" in told.err and "no.jsonl" in told.err
+    found = plot.figures(records)
+    for method in ("ptd", "lookahead:n=3,window=2"):
+        own = [one["sums"] for one in records if one["method"] == method]
+        expected = sum(one["tokens"] for one in own) / sum(one["forwards"] for one in own)
+        assert found[method]["all"] == found[method]["toy"] == expected > 1.0
+
 
 @pytest.mark.parametrize(
     ("change", "told"),
