@@ -37,8 +37,8 @@ def native(family: str, dtype: str) -> NativeTarget:
     """The random model of a family in our own kernels."""
     tensors = pairs(family).reference.state_dict()
     config = pairs(family).decoder.config
-    arrays = in_memory(pack_model(tensors, config, dtype == "int8"))
-    embeddings = tensors["model.embed_tokens.weight"].to(torch.float16 if dtype == "int8" else torch.float32).numpy()
+    arrays = in_memory(pack_model(tensors, config, dtype))
+    embeddings = tensors["model.embed_tokens.weight"].to(torch.float32 if dtype == "float32" else torch.float16).numpy()
     return NativeTarget(config, arrays, embeddings, name=family, dtype=dtype, threads=1)
 
 

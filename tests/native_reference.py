@@ -8,7 +8,7 @@ keys in position order.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -54,18 +54,30 @@ def norm(x: Array, weight: Array, eps: float) -> Array:
     return (x * (F(1) / np.sqrt(mean + F(eps)))) * weight
 
 
+def to_127_levels(weight: Array) -> tuple[NDArray[np.float32], Array]:
+    """Integers [N, K] of at most 127 levels a side, and the scale [N] of one."""
+    scale = np.abs(weight).max(axis=1) / F(127)
+    return np.rint(weight / np.where(scale > 0, scale, F(1))[:, None]), scale
+
+
+Rounded = Callable[[Array], tuple[NDArray[np.generic], Array]] | None
+"""How weights become integers with a scale per output; None where they stay float32."""
+
+
 class ReferenceModel:
     """One row, decoded plainly."""
 
-    def __init__(self, config: DecoderConfig, tensors: Mapping[str, torch.Tensor], int8: bool) -> None:
-        self.config, self.int8 = config, int8
+    def __init__(self, config: DecoderConfig, tensors: Mapping[str, torch.Tensor], rounded: Rounded) -> None:
+        self.config, self.rounded = config, rounded
         self.tensors = {name: tensor.to(torch.float32).numpy() for name, tensor in tensors.items()}
+        matrices = [tensor for tensor in self.tensors.values() if tensor.ndim == 2]
+        self.integers = {} if rounded is None else {id(matrix): rounded(matrix) for matrix in matrices}
         self.keys: list[list[Array]] = [[] for _ in range(config.num_layers)]
         self.values: list[list[Array]] = [[] for _ in range(config.num_layers)]
         self.frequencies = inverse_frequencies(config)
 
     def product(self, x: Array, weight: Array) -> Array:
-        if not self.int8:
+        if self.rounded is None:
             total = np.zeros(weight.shape[0], dtype=np.float32)
             padded = -(-x.size // 16) * 16
             terms = np.zeros((padded, weight.shape[0]), dtype=np.float32)
@@ -73,8 +85,7 @@ class ReferenceModel:
             for begin in range(0, padded, 128):
                 total = total + in_order(terms[begin : begin + 128])
             return total
-        scale = np.abs(weight).max(axis=1) / F(127)
-        levels = np.rint(weight / np.where(scale > 0, scale, F(1))[:, None])
+        levels, scale = self.integers[id(weight)]
         largest = np.abs(x).max()
         inverse = F(127) / largest if largest > 0 else F(0)
         rounded = np.rint(x * inverse)
@@ -85,7 +96,7 @@ class ReferenceModel:
         """[V] after one more token of the row."""
         config = self.config
         x = self.tensors["model.embed_tokens.weight"][token].copy()
-        if self.int8:
+        if self.rounded is not None:
             x = x.astype(np.float16).astype(np.float32)
         angle = (torch.tensor([position], dtype=torch.float32)[:, None] * self.frequencies)[0]
         for number in range(config.num_layers):
@@ -133,9 +144,9 @@ class ReferenceModel:
 
 
 def logits_of(
-    config: DecoderConfig, tensors: Mapping[str, torch.Tensor], int8: bool, tokens: Sequence[int]
+    config: DecoderConfig, tensors: Mapping[str, torch.Tensor], rounded: Rounded, tokens: Sequence[int]
 ) -> NDArray[np.float32]:
     """[T, V] of a plain text."""
-    model = ReferenceModel(config, tensors, int8)
+    model = ReferenceModel(config, tensors, rounded)
     with np.errstate(over="ignore"):
         return np.stack([model.next_logits(token, position) for position, token in enumerate(tokens)])

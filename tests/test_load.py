@@ -86,12 +86,13 @@ def test_a_machine_without_kernels_gets_float32_and_one_line(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"dtype": "int4"}, "unknown dtype 'int4'"),
+        ({"dtype": "int3"}, "unknown dtype 'int3'"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
         ({"device": "cuda:x"}, "unknown device"),
         ({"threads": 0}, "threads must be at least 1"),
         ({"backend": "jax"}, "unknown backend 'jax'"),
         ({"backend": "torch", "dtype": "int8"}, "int8"),
+        ({"backend": "torch", "dtype": "int4"}, "int4"),
         ({"backend": "native", "dtype": "bfloat16"}, "bfloat16"),
     ],
 )

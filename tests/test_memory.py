@@ -19,7 +19,7 @@ def test_the_estimate_covers_the_weights(family: str) -> None:
     model = saved_model(family)
     config = DecoderConfig.from_hf(model.config.to_dict())
     weights = sum(parameter.numel() for parameter in model.parameters())
-    for dtype, width in (("int8", 1), ("bfloat16", 2), ("float32", 4), ("float64", 8)):
+    for dtype, width in (("int4", 0.5), ("int8", 1), ("bfloat16", 2), ("float32", 4), ("float64", 8)):
         assert needed_bytes(config, dtype, 16) > weights * width
 
 

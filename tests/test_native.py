@@ -22,16 +22,16 @@ from betoken.models.native.image import in_memory
 from betoken.models.native.isa import isa
 from betoken.models.native.kernels import float_of_half
 from betoken.models.native.model import layer_tensors, pack_model
-from betoken.models.native.pack import pack_int8
+from betoken.models.native.pack import pack_int8, to_int4
 from betoken.models.native.target import NativeTarget, load_native
 from betoken.models.target import Cache, Target
 from betoken.tree import Role, RowTree, TokenTree
-from native_reference import logits_of
+from native_reference import logits_of, to_127_levels
 from tiny_models import FAMILIES, VOCAB, assert_scores, prefill, row_trees, texts
 
 pytestmark = pytest.mark.skipif(isa() == "none", reason="this processor has no native kernels")
 some = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-DTYPES = ["int8", "float32"]
+DTYPES = ["int8", "int4", "float32"]
 pairs = cache(tiny_models.pair)
 
 
@@ -40,9 +40,15 @@ def native(family: str, dtype: str, threads: int = 2) -> NativeTarget:
     both = pairs(family)
     tensors = both.reference.state_dict()
     config = both.decoder.config
-    arrays = in_memory(pack_model(tensors, config, dtype == "int8"))
-    embeddings = tensors["model.embed_tokens.weight"].to(torch.float16 if dtype == "int8" else torch.float32).numpy()
+    arrays = in_memory(pack_model(tensors, config, dtype))
+    embeddings = tensors["model.embed_tokens.weight"].to(torch.float32 if dtype == "float32" else torch.float16).numpy()
     return NativeTarget(config, arrays, embeddings, name=family, dtype=dtype, threads=threads)
+
+
+def to_int4_levels(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the 4-bit weights of a matrix [N, K] stand for: integers, and the scale [N] of one."""
+    levels, scale = to_int4(torch.from_numpy(matrix), torch.ones(matrix.shape[1]))
+    return levels.numpy(), scale.numpy()
 
 
 def plain(target: Target, text: Sequence[int]) -> np.ndarray:
@@ -100,7 +106,8 @@ def test_int8_products_are_exact_integers_on_both_instruction_sets(rows: int, vn
 def test_every_bit_is_what_plain_numpy_computes(family: str, dtype: str) -> None:
     both = pairs(family)
     text = text_of(70, 3)
-    expected = logits_of(both.decoder.config, both.reference.state_dict(), dtype == "int8", text)
+    rounded = {"int8": to_127_levels, "int4": to_int4_levels, "float32": None}[dtype]
+    expected = logits_of(both.decoder.config, both.reference.state_dict(), rounded, text)
     np.testing.assert_array_equal(plain(native(family, dtype, threads=1), text), expected)
 
 
@@ -326,12 +333,22 @@ def test_equalisation_changes_nothing_in_float32(family: str) -> None:
     tokens = torch.tensor(text_of(64)).view(2, 32)
     equalise = Equaliser(config, tensors["model.embed_tokens.weight"], tokens)
     changed = dict(tensors)
+    attended = config.num_heads * config.head_dim
+    inputs = {
+        "qkv": config.hidden_size,
+        "out": attended,
+        "gate_up": config.hidden_size,
+        "down": config.intermediate_size,
+    }
     for number in range(config.num_layers):
         layer = layer_tensors(tensors, config, number)
-        new = equalise(layer)
+        new, importance = equalise(layer)
+        assert {name: h.shape[0] for name, h in importance.items()} == inputs and all(
+            h.min() > 0 for h in importance.values()
+        )
         assert any(not torch.equal(new[name], layer[name]) for name in layer)
         changed |= {f"model.layers.{number}.{name}": tensor for name, tensor in new.items()}
-    arrays = in_memory(pack_model(changed, config, int8=False))
+    arrays = in_memory(pack_model(changed, config, "float32"))
     embeddings = tensors["model.embed_tokens.weight"].numpy()
     target = NativeTarget(config, arrays, embeddings, name=family, dtype="float32", threads=1)
     text = text_of(20)

@@ -12,7 +12,7 @@ from answer_worlds import Counting, native, pairs, plain_logits
 from betoken.answers.packed import PackedPass
 from betoken.models.native.isa import isa
 from betoken.models.target import Target
-from native_reference import logits_of
+from native_reference import logits_of, to_127_levels
 from tiny_models import VOCAB, prefill, reference_logits
 
 needs_kernels = pytest.mark.skipif(isa() == "none", reason="this processor has no native kernels")
@@ -60,7 +60,7 @@ def test_every_bit_is_what_plain_numpy_computes() -> None:
     text, suffix, ends = [5, 9, 60, 2, 77, 31, 8, 40, 3, 3, 12], [90, 4, 11], [1, 4, 9, 11]
     found = packed(native("llama", "int8"), (text, 2, ends, suffix, 8))
     for end, logits in zip(ends, found, strict=True):
-        expected = logits_of(both.decoder.config, both.reference.state_dict(), True, text[:end] + suffix)[-1]
+        expected = logits_of(both.decoder.config, both.reference.state_dict(), to_127_levels, text[:end] + suffix)[-1]
         np.testing.assert_array_equal(logits, expected)
 
 

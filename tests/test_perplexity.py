@@ -24,7 +24,7 @@ from betoken.models.native.image import in_memory
 from betoken.models.native.isa import isa
 from betoken.models.native.model import pack_model
 from betoken.models.native.target import NativeTarget
-from betoken.tuning.perplexity import price_of_int8, score_text
+from betoken.tuning.perplexity import price_of_rounding, score_text
 from test_suites import ROWS, write
 from tiny_models import VOCAB, reference_logits
 
@@ -37,8 +37,8 @@ def load(spec: ModelSpec) -> Subject:
     """The tiny llama in the dtype that is asked for."""
     both = pair("llama")
     tensors, config = both.reference.state_dict(), both.decoder.config
-    assert spec.dtype in ("int8", "float32")
-    arrays = in_memory(pack_model(tensors, config, spec.dtype == "int8"))
+    assert spec.dtype in ("int8", "int4", "float32")
+    arrays = in_memory(pack_model(tensors, config, spec.dtype))
     embeddings = tensors["model.embed_tokens.weight"].numpy()
     target = NativeTarget(config, arrays, embeddings, name="tiny", dtype=spec.dtype, threads=1)
     return Subject(target, ToyCodec())
@@ -74,13 +74,13 @@ def test_both_dtypes_are_compared_on_the_same_tokens(tmp_path: Path) -> None:
     code, suite = tmp_path / "own.py", write_suite(tmp_path)
     code.write_text(WORDS)
     told: list[tuple[int, int, str]] = []
-    first, second = price_of_int8(ModelSpec("tiny"), [code, suite], load, 200, lambda *all: told.append(all))
+    first, second = price_of_rounding(ModelSpec("tiny"), [code, suite], load, 200, lambda *all: told.append(all))
     ids = ToyCodec().encode(WORDS)[:200]
     full, choices = reference(ids, 200)
     int8 = score_text(load(ModelSpec("tiny", dtype="int8")).target, ids, 200)
     assert (first.text, second.text, first.tokens) == (str(code), str(suite), 199)
     assert first.float32 == pytest.approx(full, rel=1e-4)
-    assert first.int8 == pytest.approx(int8.perplexity) and first.int8 != first.float32
+    assert first.rounded == pytest.approx(int8.perplexity) and first.rounded != first.float32
     assert first.increase == pytest.approx(100 * (int8.perplexity / full - 1), abs=0.05)
     assert first.agreement == pytest.approx(np.mean(int8.argmax == choices)) and 0.5 < first.agreement < 1
     assert second.float32 == pytest.approx(reference(ToyCodec().encode(suite_text(suite))[:200], 200)[0], rel=1e-4)
@@ -130,7 +130,7 @@ def test_texts_that_cannot_be_scored_are_refused(
         path.write_bytes(content)
     subject = Subject(pair("llama").decoder, ToyCodec())
     with pytest.raises(InputError, match=told):
-        list(price_of_int8(ModelSpec("tiny"), [path], lambda spec: subject, tokens))
+        list(price_of_rounding(ModelSpec("tiny"), [path], lambda spec: subject, tokens))
 
 
 def invoke(monkeypatch: pytest.MonkeyPatch, loader: Any, *arguments: object) -> Any:
@@ -164,12 +164,26 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @native_only
+def test_int4_is_compared_with_float32_too(tmp_path: Path) -> None:
+    code = tmp_path / "own.py"
+    code.write_text(WORDS)
+    told: list[tuple[int, int, str]] = []
+    (price,) = price_of_rounding(ModelSpec("tiny"), [code], load, 100, lambda *all: told.append(all), "int4")
+    alone = score_text(load(ModelSpec("tiny", dtype="int4")).target, ToyCodec().encode(WORDS)[:100], 100)
+    assert (price.dtype, price.rounded) == ("int4", pytest.approx(alone.perplexity))
+    assert set(price.describe()) == {"text", "tokens", "float32", "int4", "agreement", "increase"}
+    assert told[0][2] == "own.py, int4"
+    with pytest.raises(InputError, match="dtype must be int8 or int4"):
+        list(price_of_rounding(ModelSpec("tiny"), [code], load, 100, dtype="bfloat16"))
+
+
+@native_only
 def test_the_real_smollm2_loses_little(smollm2: Path, tmp_path: Path) -> None:
     from betoken.bench.subject import load_subject
 
     text = tmp_path / "own.txt"
     text.write_text(Path(command.__file__).read_text(encoding="utf-8"))
-    (price,) = price_of_int8(ModelSpec("smollm2-135m"), [text], load_subject, 300)
+    (price,) = price_of_rounding(ModelSpec("smollm2-135m"), [text], load_subject, 300)
     assert price.tokens == 299
     assert 2 < price.float32 < 200
     assert abs(price.increase) < 8 and price.agreement > 0.8

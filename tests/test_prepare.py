@@ -66,6 +66,16 @@ def test_a_changed_model_is_packed_anew(model: tuple[Path, DecoderConfig], tmp_p
     assert len(files(tmp_path / "cache")) == 4
 
 
+def test_int4_weights_have_a_place_of_their_own(model: tuple[Path, DecoderConfig], tmp_path: Path) -> None:
+    folder, config = model
+    eight, _ = prepared(folder, config, "int8", tmp_path / "cache")
+    four, _ = prepared(folder, config, "int4", tmp_path / "cache")
+    assert len(files(tmp_path / "cache")) == 4
+    assert {a.dtype for name, a in four.items() if name.endswith(".weight")} == {np.dtype(np.uint8)}
+    again, _ = prepared(folder, config, "int8", tmp_path / "cache")
+    assert all(np.array_equal(eight[name], again[name]) for name in eight)
+
+
 @pytest.mark.parametrize("damage", ["truncated", "index", "embeddings"])
 def test_damaged_weights_are_packed_again_with_one_line_that_says_so(
     model: tuple[Path, DecoderConfig], tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
@@ -128,9 +138,9 @@ def test_the_packed_model_scores_close_to_float32(model: tuple[Path, DecoderConf
     folder, config = model
     tree = TokenTree.stack([RowTree.chain(5, [6, 7, 8, 9, 10, 11, 12])])
     scores = []
-    for dtype in ("int8", "float32"):
+    for dtype in ("int8", "int4", "float32"):
         target = load_native(folder, config, dtype, 1, tmp_path / "cache")
         store = target.new_cache()
         scores.append(target.forward(tree, store, [store.open()]).host)
-    error = np.abs(scores[0] - scores[1]).mean() / scores[1].std()
-    assert 0 < error < 0.1
+    eight, four = (np.abs(rounded - scores[2]).mean() / scores[2].std() for rounded in scores[:2])
+    assert 0 < eight < 0.1 and eight < four < 0.3

@@ -137,6 +137,7 @@ def test_weight_bytes_by_hand(tmp_path: Path) -> None:
     assert weight_bytes(tmp_path, "float32") == 4 * (matrices + norms), "the head is read, the embedding is not"
     scales = 4 * (100 + 16 + 2 * 8 + 16 + 2 * 32 + 16)
     assert weight_bytes(tmp_path, "int8") == matrices + scales + 4 * norms
+    assert weight_bytes(tmp_path, "int4") == matrices * 9 // 16 + scales + 4 * norms
     assert weight_bytes(tmp_path / "none", "int8") is None
 
 

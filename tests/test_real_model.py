@@ -41,6 +41,18 @@ def test_speculation_writes_what_plain_decoding_writes(
     assert nodes == "auto" or code.acceptance_length > 1.3
 
 
+def test_speculation_in_int4_writes_what_plain_int4_decoding_writes(smollm2: Path) -> None:
+    plain = betoken.load("smollm2-135m", drafter="none", dtype="int4")
+    fast = betoken.load("smollm2-135m", drafter="suffix", dtype="int4", nodes=8)
+    for temperature in (0.0, 0.8):
+        found = [
+            engine.generate(CODE, max_new_tokens=40, temperature=temperature, seed=5)[0] for engine in (plain, fast)
+        ]
+        assert found[0].tokens == found[1].tokens
+        assert all(one.stats.exact and one.stats.dtype == "int4" for one in found)
+        assert temperature or found[1].stats.acceptance_length > 1.2
+
+
 def test_chunks_and_stop_strings(plain: Engine) -> None:
     [whole] = plain.generate(CODE, max_new_tokens=48)
     stop = whole.text[10:14]

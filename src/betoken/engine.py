@@ -287,7 +287,7 @@ def load(
         )
 
     # Students run in the torch decoder only; without a dtype, int8 is what the user has to be told about.
-    loaded = fetch(model, "torch" if isinstance(drafting, PTP) and dtype not in (None, "int8") else "auto")
+    loaded = fetch(model, "torch" if isinstance(drafting, PTP) and dtype not in (None, "int8", "int4") else "auto")
     draft = fetch(draft_model) if draft_model is not None else None
     if draft is not None:
         check_vocabularies(loaded.tokenizer, draft.tokenizer)

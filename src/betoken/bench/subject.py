@@ -189,7 +189,7 @@ def load_subject(spec: ModelSpec) -> Subject:
     from betoken.models.store import cache_root
 
     # Without a dtype, int8 is what the user has to be told about.
-    backend: Backend = "torch" if spec.takes_student and spec.dtype not in (None, "int8") else "auto"
+    backend: Backend = "torch" if spec.takes_student and spec.dtype not in (None, "int8", "int4") else "auto"
 
     def load(name: str) -> Loaded:
         return load_target(name, dtype=spec.dtype, device=spec.device, threads=spec.threads, backend=backend)

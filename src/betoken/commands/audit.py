@@ -83,16 +83,18 @@ def exact(
 def perplexity(
     text: Annotated[list[Path], typer.Option(help="Text file, or a suite (.jsonl): questions and answers. Repeat it.")],
     model: options.Model = options.DEFAULT_MODEL,
+    dtype: Annotated[str, typer.Option(help="What is compared with float32: int8 or int4.")] = "int8",
     tokens: Annotated[int, typer.Option(help="Most tokens of each text.")] = 4096,
     threads: options.Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a text.")] = False,
 ) -> None:
-    """What does int8 cost? Perplexity in int8 and in float32, and how often their greedy choices agree."""
+    """What does int8, or int4, cost? Its perplexity and float32's, and how often their greedy choices agree."""
     from betoken.bench.subject import ModelSpec, load_subject
-    from betoken.tuning.perplexity import price_of_int8
+    from betoken.tuning.perplexity import price_of_rounding
 
     with counting(None) as progress:
-        prices = list(price_of_int8(ModelSpec(model, threads=threads), text, load_subject, tokens, progress))
+        spec = ModelSpec(model, threads=threads)
+        prices = list(price_of_rounding(spec, text, load_subject, tokens, progress, dtype))
     for price in prices:
         typer.echo(json.dumps(price.describe(), ensure_ascii=False) if as_json else priced(price))
 
@@ -105,7 +107,8 @@ _app.command()(quality_table)
 def priced(price: Price) -> str:
     """One line for a text."""
     return (
-        f"{price.text}: perplexity {price.float32:.4g} in float32, {price.int8:.4g} in int8 ({price.increase:+.2f} %); "
+        f"{price.text}: perplexity {price.float32:.4g} in float32, "
+        f"{price.rounded:.4g} in {price.dtype} ({price.increase:+.2f} %); "
         f"the same greedy choice at {100 * price.agreement:.1f} % of {price.tokens} tokens"
     )
 

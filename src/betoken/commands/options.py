@@ -98,7 +98,7 @@ Dtype = Annotated[
     typer.Option(
         "--dtype",
         rich_help_panel=MACHINE,
-        help="int8, float32 or bfloat16. Default: int8 where the CPU has the kernels.",
+        help="int8, int4, float32 or bfloat16. Default: int8 where the CPU has the kernels.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", rich_help_panel=MACHINE, help="cpu, cuda or cuda:N.")]

@@ -25,7 +25,11 @@ Backend = Literal["auto", "native", "torch"]
 _CONTEXT = 4096
 """Positions whose keys and values the memory check counts, where the model's context is not smaller."""
 
-_SERVED = "int8 runs on x86-64 CPUs with AVX2, in the native backend; use dtype float32 and backend torch or auto"
+_SERVED = (
+    "int8 and int4 run on x86-64 CPUs with AVX2, in the native backend; use dtype float32 and backend torch or auto"
+)
+
+_INTEGERS = ("int8", "int4")
 
 log = logging.getLogger("betoken")
 
@@ -52,9 +56,9 @@ def load_target(
 ) -> Loaded:
     """Load a store name, a folder, a GGUF file or a Hub id.
 
-    `dtype`: int8 (CPU), float32, float64, bfloat16 or float16; None is int8 on a CPU that has the kernels, bfloat16
-    on CUDA, float32 elsewhere. `backend`: `native` is our own CPU kernels (int8, float32), `torch` everything else;
-    `auto` prefers the first. `threads`: cores to use, None for all. `cuda_graphs`: record passes on
+    `dtype`: int8 or int4 (CPU), float32, float64, bfloat16 or float16; None is int8 on a CPU that has the kernels,
+    bfloat16 on CUDA, float32 elsewhere. `backend`: `native` is our own CPU kernels (int8, int4, float32), `torch`
+    everything else; `auto` prefers the first. `threads`: cores to use, None for all. `cuda_graphs`: record passes on
     CUDA (docs/design/0010-static-shapes.md). Raises InputError, in one line, for whatever cannot be loaded here.
     """
     _check_request(dtype, device, threads, backend)
@@ -84,8 +88,8 @@ def _own(
 ) -> Target:
     """A model of the Llama family: by our kernels where they serve, else in torch."""
     config = DecoderConfig.from_folder(folder)
-    native = _native() if device == "cpu" and backend != "torch" and dtype in (None, "int8", "float32") else None
-    if native is None and (backend == "native" or dtype == "int8"):
+    native = _native() if device == "cpu" and backend != "torch" and dtype in (None, *_INTEGERS, "float32") else None
+    if native is None and (backend == "native" or dtype in _INTEGERS):
         raise InputError(
             f"{name}: {dtype or 'this dtype'} with backend {backend} on {device} has no kernels; {_SERVED}"
         )
@@ -107,7 +111,7 @@ def _foreign(
     cuda_graphs: bool,
 ) -> Target:
     """A model of another family, through transformers."""
-    if dtype == "int8" or backend == "native":
+    if dtype in _INTEGERS or backend == "native":
         raise InputError(f"{name}: our own kernels compute {', '.join(FAMILIES)} only; use dtype float32")
     from betoken.models.hf import load_hf  # transformers takes seconds to import
 
@@ -138,15 +142,15 @@ def _default_dtype(name: str, device: str, native: bool) -> str:
 
 
 def _check_request(dtype: str | None, device: str, threads: int | None, backend: str) -> None:
-    if dtype is not None and dtype != "int8" and dtype not in DTYPES:
-        raise InputError(f"unknown dtype {dtype!r}; choose one of int8, {', '.join(DTYPES)}")
+    if dtype is not None and dtype not in _INTEGERS and dtype not in DTYPES:
+        raise InputError(f"unknown dtype {dtype!r}; choose one of {', '.join([*_INTEGERS, *DTYPES])}")
     if backend not in ("auto", "native", "torch"):
         raise InputError(f"unknown backend {backend!r}; choose one of auto, native, torch")
     if threads is not None and threads < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
     check_device(device)
-    if device.startswith("cuda") and dtype == "int8":
-        raise InputError("dtype int8 runs on the CPU only; use bfloat16 on CUDA")
+    if device.startswith("cuda") and dtype in _INTEGERS:
+        raise InputError(f"dtype {dtype} runs on the CPU only; use bfloat16 on CUDA")
 
 
 def check_device(device: str) -> None:

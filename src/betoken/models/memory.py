@@ -9,7 +9,7 @@ from pathlib import Path
 from betoken.errors import InputError
 from betoken.models.config import DecoderConfig
 
-_BYTES = {"int8": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+_BYTES = {"int4": 0.5625, "int8": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 _RUNTIME = 400 << 20
 """Interpreter, torch and numba (0.29 GB resident, Linux, torch 2.13) and a tokenizer of 150,000 tokens (0.11 GB)."""
 _TREE_NODES = 64
@@ -19,17 +19,17 @@ _TREE_NODES = 64
 def needed_bytes(config: DecoderConfig, dtype: str, context: int, batch: int = 1) -> int:
     """Estimated bytes of resident memory to decode `batch` requests of up to `context` positions.
 
-    `dtype`: int8, bfloat16, float16, float32 or float64. Counts weights, keys and values (float32 unless the dtype
-    is a 16-bit one), logits of one tree, the largest tensor once more while it is converted, and the runtime.
+    `dtype`: int4, int8, bfloat16, float16, float32 or float64. Counts weights, keys and values (float32 unless the
+    dtype is a 16-bit one), logits of one tree, the largest tensor once more while it is converted, and the runtime.
     """
     if dtype not in _BYTES:
         raise InputError(f"unknown dtype {dtype}; choose one of {', '.join(_BYTES)}")
     width = _BYTES[dtype]
     sizes = {name: math.prod(shape) for name, shape in config.tensor_shapes.items()}
-    weights = sum(sizes.values()) * width
-    if dtype == "int8":  # one float32 scale for each output row, norms and biases stay float32
+    weights = int(sum(sizes.values()) * width)
+    if dtype in ("int8", "int4"):  # one float32 scale for each output row, norms and biases stay float32
         weights += 4 * sum(shape[0] for shape in config.tensor_shapes.values())
-    state_width = 4 if dtype == "int8" else width
+    state_width = 2 if dtype in ("bfloat16", "float16") else max(4, int(width))
     keys_values = 2 * config.num_layers * config.num_kv_heads * config.head_dim * context * batch * state_width
     logits = 4 * _TREE_NODES * batch * config.vocab_size
     return weights + 4 * max(sizes.values()) + keys_values + logits + _RUNTIME

@@ -117,7 +117,7 @@ class Target(Protocol):
     """Most positions of a row."""
     eos_ids: tuple[int, ...]
     dtype: str
-    """int8, float32, float64, bfloat16 or float16."""
+    """int8, int4, float32, float64, bfloat16 or float16."""
     device: str
     exact: bool
     """Whether a node's logits are bit-identical however many nodes, rows and chunks are scored with it."""

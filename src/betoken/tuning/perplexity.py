@@ -62,7 +62,7 @@ def score_text(
 
 @dataclass(frozen=True)
 class Price:
-    """What int8 costs on one text."""
+    """What rounded weights cost on one text."""
 
     text: str
     """Its file."""
@@ -70,47 +70,56 @@ class Price:
     """Tokens that were predicted."""
     float32: float
     """Perplexity."""
-    int8: float
+    dtype: str
+    """What float32 was compared with: int8 or int4."""
+    rounded: float
+    """Perplexity in it."""
     agreement: float
     """Share of the places where both dtypes' greedy choices are the same."""
 
     @property
     def increase(self) -> float:
-        """How much greater int8's perplexity is, in percent."""
-        return 100.0 * (self.int8 / self.float32 - 1.0)
+        """How much greater the perplexity is in `dtype`, in percent."""
+        return 100.0 * (self.rounded / self.float32 - 1.0)
 
     def describe(self) -> dict[str, Any]:
-        """The report as JSON values."""
-        return asdict(self) | {"increase": self.increase}
+        """The report as JSON values; the perplexity in `dtype` has its name."""
+        values = asdict(self) | {"increase": self.increase}
+        values[values.pop("dtype")] = values.pop("rounded")
+        return values
 
 
-def price_of_int8(
+def price_of_rounding(
     spec: ModelSpec,
     texts: Sequence[Path],
     load: Loader,
     tokens: int = 4096,
     progress: Progress = lambda done, total, what: None,
+    dtype: str = "int8",
 ) -> Iterator[Price]:
-    """Perplexity of int8 and of float32 on the first `tokens` tokens of each text; the models are loaded in turn.
+    """Perplexity in `dtype`, int8 or int4, and in float32 on the first `tokens` tokens of each text.
 
-    Raises InputError for texts that cannot be read or are too short, and for what the loader refuses.
+    The models are loaded in turn. Raises InputError for another dtype, texts that cannot be read or are too short, and
+    what the loader refuses.
     """
+    if dtype not in ("int8", "int4"):
+        raise InputError(f"dtype must be int8 or int4, whose price in float32 is asked for, not {dtype!r}")
     if tokens < 2:
         raise InputError(f"tokens must be at least 2, the first of which only leads the second, not {tokens}")
     read = [(path, _read(path)) for path in texts]
     found: dict[str, list[TextScore]] = {}
-    for turn, dtype in enumerate(("int8", "float32")):
-        subject = load(replace(spec, dtype=dtype))
+    for turn, loaded in enumerate((dtype, "float32")):
+        subject = load(replace(spec, dtype=loaded))
         encoded = [(path.name, _encoded(path, subject.codec.encode(text), tokens)) for path, text in read]
 
-        def tell(done: int, total: int, what: str, turn: int = turn, dtype: str = dtype) -> None:
-            progress(done + turn * total, 2 * total, f"{what}, {dtype}")
+        def tell(done: int, total: int, what: str, turn: int = turn, loaded: str = loaded) -> None:
+            progress(done + turn * total, 2 * total, f"{what}, {loaded}")
 
-        found[dtype] = _score_all(subject.target, encoded, tell)
+        found[loaded] = _score_all(subject.target, encoded, tell)
         del subject  # before the next one is loaded: two models may not fit
-    for path, small, full in zip(texts, found["int8"], found["float32"], strict=True):
+    for path, small, full in zip(texts, found[dtype], found["float32"], strict=True):
         agreement = float((small.argmax == full.argmax).mean())
-        yield Price(str(path), full.tokens, full.perplexity, small.perplexity, agreement)
+        yield Price(str(path), full.tokens, full.perplexity, dtype, small.perplexity, agreement)
 
 
 def _score_all(target: Target, texts: Sequence[tuple[str, Sequence[int]]], tell: Progress) -> list[TextScore]:

@@ -18,7 +18,7 @@ from betoken.pictures import new_figure, save_figure
 from betoken.tuning.timings import Bench, Clock, Timings
 
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_BYTES = {"int8": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+_BYTES = {"int4": 0.5625, "int8": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,10 @@ def weight_bytes(folder: Path, dtype: str) -> int | None:
         if name == "model.embed_tokens.weight" and not config.tied_embeddings:
             continue
         size = math.prod(shape)
-        if len(shape) == 2:  # an int8 matrix carries a float32 scale for each row
-            total += size * _BYTES[dtype] + (4 * shape[0] if dtype == "int8" else 0)
-        else:  # norms and biases stay float32 beside int8 matrices
-            total += size * (4 if dtype == "int8" else _BYTES[dtype])
+        if len(shape) == 2:  # an integer matrix carries a float32 scale for each row
+            total += int(size * _BYTES[dtype]) + (4 * shape[0] if dtype in ("int8", "int4") else 0)
+        else:  # norms and biases stay float32 beside integer matrices
+            total += int(size * (4 if dtype in ("int8", "int4") else _BYTES[dtype]))
     return total
 
 

@@ -94,6 +94,14 @@ def _call(b: Builder, name: str, result: ir.Type, arguments: list[Value]) -> Val
     return b.call(cgutils.get_or_insert_function(b.module, kind, name), arguments)
 
 
+def prefetch(b: Builder, address: Value) -> None:
+    """Ask for a cache line that will be read; the address need not be valid."""
+    where = b.inttoptr(address, I8.as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [where.type, I32, I32, I32])
+    read, keep, data = I32(0), I32(3), I32(1)
+    b.call(cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0"), [where, read, keep, data])
+
+
 def dot4_vnni(b: Builder, total: Value, inputs: Value, weights: Value) -> Value:
     """total[16] + sums of four products; `inputs` unsigned bytes (the value + 128) broadcast, `weights` signed."""
     return _call(b, "llvm.x86.avx512.vpdpbusd.512", V16I, [total, splat(b, inputs, V16I), weights])

@@ -1,4 +1,4 @@
-"""Offline equalisation of outlier channels before weights and activations are rounded to int8.
+"""Offline equalisation of outlier channels before weights and activations are rounded.
 
 A few input channels of a product are far larger than the rest, so one scale for the whole row wastes most of the 127
 levels. Dividing an input channel by s and multiplying the weights that read it by s changes nothing in exact
@@ -10,18 +10,22 @@ the error it leaves on a short calibration text).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 
 import torch
 from torch.nn import functional as F  # noqa: N812 - the name every torch user knows
 
 from betoken.models.config import DecoderConfig
-from betoken.models.native.pack import LEVELS, quantise
+from betoken.models.native.pack import LEVELS, to_int8
 from betoken.models.rope import angles, inverse_frequencies, rotate
 from betoken.models.tokenizer import Tokenizer
 
 Layer = dict[str, torch.Tensor]
+Importance = dict[str, torch.Tensor]
+"""Mean square [K] of the inputs of the products qkv, out, gate_up and down."""
+Rounding = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""A matrix [N, K] and the importance [K] of its inputs -> integers [N, K] and the size [N] of one."""
 SEQUENCE = 192
 """Tokens of one calibration sequence."""
 _SAMPLE = 256
@@ -42,28 +46,53 @@ def calibration_tokens(tokenizer: Tokenizer) -> torch.Tensor:
 class Equaliser:
     """Walks the layers in order, in float32, and rescales each by what its activations look like."""
 
-    def __init__(self, config: DecoderConfig, embeddings: torch.Tensor, tokens: torch.Tensor) -> None:
-        """`tokens` [S, T]; `embeddings` [V, hidden]."""
-        self.config = config
+    def __init__(
+        self,
+        config: DecoderConfig,
+        embeddings: torch.Tensor,
+        tokens: torch.Tensor,
+        rounding: Rounding = to_int8,
+        most_rows: int | None = None,
+    ) -> None:
+        """`tokens` [S, T]; `embeddings` [V, hidden]; `most_rows`: output channels to compare errors on (None: all)."""
+        self.config, self.rounding, self.most_rows = config, rounding, most_rows
         self.x = embeddings[tokens].to(torch.float32)
         positions = torch.arange(tokens.shape[1])[None]
         self._turn = angles(inverse_frequencies(config), positions, torch.float32)
 
     @torch.no_grad()
-    def __call__(self, layer: Layer) -> Layer:
-        """The equalised layer; the text moves on through the layer as it was."""
-        points = list(self._walk(layer))
-        attn_in, attended, mlp_in, inner = (_sample(point) for point in points[:4])
-        self.x = points[4]
+    def __call__(self, layer: Layer) -> tuple[Layer, Importance]:
+        """The equalised layer, and what its products' inputs then are like; the text moves on through the layer."""
+        *points, self.x = self._walk(layer)
+        attn_in, attended, mlp_in, inner = (_sample(point) for point in points)
         out = dict(layer)
-        _through_norm(out, "input_layernorm.weight", [_Q, _K, _V], attn_in)
-        _through_norm(out, "post_attention_layernorm.weight", [_GATE, _UP], mlp_in)
-        self._through_values(out, attended)
-        scale = _best_scale(inner, out[_DOWN])
-        out[_UP], out[_DOWN] = out[_UP] / scale[:, None], out[_DOWN] * scale
-        return out
+        scales = (
+            self._through_norm(out, "input_layernorm.weight", [_Q, _K, _V], attn_in),
+            self._through_values(out, attended),
+            self._through_norm(out, "post_attention_layernorm.weight", [_GATE, _UP], mlp_in),
+            self._through_up(out, inner),
+        )
+        squares = [mean_square(point / scale) for point, scale in zip(points, scales, strict=True)]
+        return out, dict(zip(("qkv", "out", "gate_up", "down"), squares, strict=True))
 
-    def _through_values(self, out: Layer, attended: torch.Tensor) -> None:
+    @torch.no_grad()
+    def head_importance(self, norm: torch.Tensor) -> torch.Tensor:
+        """[hidden] of the output layer's inputs, when all layers are done. `norm`: weight of the final norm."""
+        return mean_square(self._norm(self.x, norm.to(torch.float32)))
+
+    def _through_norm(self, out: Layer, norm: str, products: list[str], x: torch.Tensor) -> torch.Tensor:
+        scale = self._best_scale(x, torch.cat([out[name] for name in products]))
+        out[norm] = out[norm] / scale
+        for name in products:
+            out[name] = out[name] * scale
+        return scale
+
+    def _through_up(self, out: Layer, inner: torch.Tensor) -> torch.Tensor:
+        scale = self._best_scale(inner, out[_DOWN])
+        out[_UP], out[_DOWN] = out[_UP] / scale[:, None], out[_DOWN] * scale
+        return scale
+
+    def _through_values(self, out: Layer, attended: torch.Tensor) -> torch.Tensor:
         """Query heads of one group read the same value head, so they share its scale."""
         config = self.config
         group = config.num_heads // config.num_kv_heads
@@ -72,12 +101,13 @@ class Equaliser:
         def shared(channels: torch.Tensor) -> torch.Tensor:
             return channels.view(shape).amax(dim=1, keepdim=True).expand(shape).flatten()
 
-        scale = _best_scale(attended, out[_O], shared)
+        scale = self._best_scale(attended, out[_O], shared)
         values = scale.view(shape)[:, 0].flatten()
         out[_O] = out[_O] * scale
         out[_V] = out[_V] / values[:, None]
         if config.qkv_bias:
             out["self_attn.v_proj.bias"] = out["self_attn.v_proj.bias"] / values
+        return scale
 
     def _walk(self, layer: Layer) -> Iterator[torch.Tensor]:
         """Inputs of the four products [S, T, .], then the layer's output."""
@@ -110,39 +140,43 @@ class Equaliser:
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, weight.shape, weight, self.config.rms_eps)
 
+    def _best_scale(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        shared: Callable[[torch.Tensor], torch.Tensor] = lambda channels: channels,
+    ) -> torch.Tensor:
+        """[K] of the strength with the least squared error of x [T, K] times weight [N, K]; ones if none helps."""
+        inputs, weights = shared(x.abs().amax(dim=0)), shared(weight.abs().amax(dim=0))
+        used = (inputs > 0) & (weights > 0)
+        if self.most_rows is not None:
+            weight = weight[torch.linspace(0, weight.shape[0] - 1, min(self.most_rows, weight.shape[0])).long()]
+        exact = F.linear(x, weight)
+        best, least = torch.ones_like(inputs), float("inf")
+        for strength in _STRENGTHS:
+            scale = torch.ones_like(inputs)
+            if strength:
+                scale[used] = inputs[used] ** strength / weights[used] ** (1 - strength)
+                scale /= scale[used].log().mean().exp() if used.any() else 1.0
+            error = float((self._rounded(x / scale, weight * scale) - exact).square().sum())
+            if error < least:
+                best, least = scale, error
+        return best
+
+    def _rounded(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The product as the kernels compute it, in float32."""
+        step = x.abs().amax(dim=1, keepdim=True) / LEVELS
+        step[step == 0] = 1.0
+        levels, scale = self.rounding(weight, mean_square(x))
+        return F.linear(torch.round(x / step), levels.to(torch.float32)) * step * scale
+
 
 def _sample(x: torch.Tensor) -> torch.Tensor:
     flat = x.flatten(0, 1)
     return flat[torch.linspace(0, flat.shape[0] - 1, min(_SAMPLE, flat.shape[0])).long()]
 
 
-def _through_norm(out: Layer, norm: str, products: list[str], x: torch.Tensor) -> None:
-    scale = _best_scale(x, torch.cat([out[name] for name in products]))
-    out[norm] = out[norm] / scale
-    for name in products:
-        out[name] = out[name] * scale
-
-
-def _best_scale(x: torch.Tensor, weight: torch.Tensor, shared=lambda channels: channels) -> torch.Tensor:  # type: ignore[no-untyped-def]
-    """[K] of the strength that leaves the least squared error of x [T, K] times weight [N, K]; ones if none helps."""
-    inputs, weights = shared(x.abs().amax(dim=0)), shared(weight.abs().amax(dim=0))
-    used = (inputs > 0) & (weights > 0)
-    exact = F.linear(x, weight)
-    best, least = torch.ones_like(inputs), float("inf")
-    for strength in _STRENGTHS:
-        scale = torch.ones_like(inputs)
-        if strength:
-            scale[used] = inputs[used] ** strength / weights[used] ** (1 - strength)
-            scale /= scale[used].log().mean().exp() if used.any() else 1.0
-        error = float((_rounded(x / scale, weight * scale) - exact).square().sum())
-        if error < least:
-            best, least = scale, error
-    return best
-
-
-def _rounded(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The int8 product as the kernels compute it, in float32."""
-    step = x.abs().amax(dim=1, keepdim=True) / LEVELS
-    step[step == 0] = 1.0
-    levels, scale = quantise(weight)
-    return F.linear(torch.round(x / step), levels.to(torch.float32)) * step * scale
+def mean_square(x: torch.Tensor) -> torch.Tensor:
+    """[K] of [.., K], with a floor, so that an input that the text never moved still counts a little."""
+    squares = x.flatten(0, -2).square().mean(dim=0)
+    return squares + 1e-3 * squares.mean() + 1e-20

@@ -16,9 +16,10 @@ PRODUCT = np.dtype(
         ("bias", np.int64),  # float32 [N], or 0
         ("inputs", np.int64),  # K, padded to 16
         ("outputs", np.int64),  # N
+        ("groups", np.int64),  # of 32 inputs, where the weights have 4 bits; else 0
     ]
 )
-"""One matrix product: `int8` weights per output channel, or float32 weights."""
+"""One matrix product: weights of 8 or 4 bits with a scale per output channel, or float32 weights."""
 
 LAYER = np.dtype(
     [
@@ -46,7 +47,7 @@ MODEL = np.dtype(
         ("head_dim", np.int64),
         ("head_padded", np.int64),
         ("attn_padded", np.int64),  # heads * head_dim, padded to 16
-        ("int8", np.int64),  # 1: int8 products, 0: float32
+        ("int8", np.int64),  # 1: products of int8 inputs, 0: of float32
         ("offset", np.int64),  # 128 where the int8 product wants unsigned inputs, else 0
         ("rms_eps", np.float32),
         ("query_scale", np.float32),  # 1 / sqrt(head_dim)

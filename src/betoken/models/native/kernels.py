@@ -13,6 +13,7 @@ import numpy as np
 from betoken.models.native import emit
 from betoken.models.native.emit import BLOCK, LANES, TILE, pointer
 from betoken.models.native.isa import VNNI
+from betoken.models.native.nibbles import GROUP, GROUP_BYTES, int4_tile
 
 F = np.float32
 _HALF, _ONE, _ZERO = F(0.5), F(1.0), F(0.0)
@@ -29,6 +30,8 @@ compiled = nb.njit(nogil=True, cache=True, error_model="numpy")
 
 _int8_1, _int8_2, _int8_3, _int8_4 = (emit.int8_tile(rows, VNNI) for rows in (1, 2, 3, 4))
 _int8_5, _int8_6, _int8_7, _int8_8 = (emit.int8_tile(rows, VNNI) for rows in (5, 6, 7, 8))
+_int4_1, _int4_2, _int4_3, _int4_4 = (int4_tile(rows, VNNI) for rows in (1, 2, 3, 4))
+_int4_5, _int4_6, _int4_7, _int4_8 = (int4_tile(rows, VNNI) for rows in (5, 6, 7, 8))
 _float_1, _float_2, _float_4, _float_8 = (emit.float_tile(rows) for rows in (1, 2, 4, 8))
 _keys_1, _keys_2, _keys_3, _keys_4 = (emit.key_scores(heads) for heads in (1, 2, 3, 4))
 _keys_5, _keys_6, _keys_7, _keys_8 = (emit.key_scores(heads) for heads in (5, 6, 7, 8))
@@ -84,14 +87,19 @@ def exp32(x):  # type: ignore[no-untyped-def]
 
 @compiled
 def quantise_row(source, width, target, offset):  # type: ignore[no-untyped-def]
-    """Round `width` float32 to 127 levels a side; bytes are level + offset. Returns the size of one level."""
-    x = floats(source, width)
-    out = nb.carray(pointer(target), width, np.uint8)
+    """Round `width` float32 to 127 levels a side; bytes are level + offset. Returns the size of one level.
+
+    Zeros follow up to a whole group of inputs: weights of 4 bits may not be zero there.
+    """
+    x, whole = floats(source, width), (width + GROUP - 1) // GROUP * GROUP
+    out = nb.carray(pointer(target), whole, np.uint8)
     largest = emit.max_abs(source, width // LANES)
     inverse = _LEVELS / largest if largest > _ZERO else _ZERO
     shift = np.int32(offset)
     for i in range(width):
         out[i] = np.uint8(np.int32((x[i] * inverse + _ROUND) - _ROUND) + shift)
+    for i in range(width, whole):
+        out[i] = np.uint8(shift)
     return largest / _LEVELS
 
 
@@ -154,6 +162,27 @@ def int8_sums(x, stride, rows, weight, quads, out):  # type: ignore[no-untyped-d
 
 
 @compiled
+def int4_sums(x, stride, rows, weight, groups, out):  # type: ignore[no-untyped-def]
+    """The same of 4-bit weights in `groups` groups."""
+    if rows == 8:
+        _int4_8(x, stride, weight, groups, out)
+    elif rows == 1:
+        _int4_1(x, stride, weight, groups, out)
+    elif rows == 2:
+        _int4_2(x, stride, weight, groups, out)
+    elif rows == 3:
+        _int4_3(x, stride, weight, groups, out)
+    elif rows == 4:
+        _int4_4(x, stride, weight, groups, out)
+    elif rows == 5:
+        _int4_5(x, stride, weight, groups, out)
+    elif rows == 6:
+        _int4_6(x, stride, weight, groups, out)
+    else:
+        _int4_7(x, stride, weight, groups, out)
+
+
+@compiled
 def float_sums(x, stride, rows, weight, inputs, out):  # type: ignore[no-untyped-def]
     """Sums [rows][32] float32 of one channel block for 1..8 rows, in pieces of FLOAT_SPLIT inputs."""
     sums = floats(out, rows * BLOCK)
@@ -180,7 +209,9 @@ def float_sums(x, stride, rows, weight, inputs, out):  # type: ignore[no-untyped
 @compiled
 def block_product(model, product, x, stride, scales, rows, block, scratch):  # type: ignore[no-untyped-def]
     """Outputs [rows][32] float32 of one channel block, bias included, at `scratch`."""
-    if model.int8:
+    if product.groups:
+        int4_sums(x, stride, rows, product.weight + block * product.groups * GROUP_BYTES, product.groups, scratch)
+    elif model.int8:
         int8_sums(x, stride, rows, product.weight + block * product.inputs * BLOCK, product.inputs // 4, scratch)
     else:
         float_sums(x, stride, rows, product.weight + block * product.inputs * BLOCK * 4, product.inputs, scratch)

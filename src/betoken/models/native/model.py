@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from betoken.models.config import DecoderConfig
 from betoken.models.native.emit import BLOCK, LANES
+from betoken.models.native.equalise import Equaliser
 from betoken.models.native.image import Arrays
 from betoken.models.native.isa import isa
 from betoken.models.native.job import LAYER, MODEL, PAGE
-from betoken.models.native.pack import interleave, pack_float32, pack_int8, padded
+from betoken.models.native.pack import Packed, interleave, pack_float32, pack_int4, pack_int8, padded
 
 Named = Iterator[tuple[str, NDArray[np.generic]]]
 
@@ -30,16 +31,21 @@ class Source(Protocol):
 def pack_model(
     source: Source,
     config: DecoderConfig,
-    int8: bool,
-    change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] = lambda layer: layer,
+    dtype: str,
+    equalise: Equaliser | None = None,
     advance: Callable[[int], None] = lambda amount: None,
 ) -> Named:
-    """All arrays of a model, one layer in memory at a time. `change` may rescale a layer (equalise.py)."""
+    """All arrays of a model in float32, int8 or int4, one layer in memory at a time; `equalise` rescales each."""
     for number in range(config.num_layers):
         layer = layer_tensors(source, config, number)
-        yield from pack_layer(change(layer), config, number, int8)
+        equalised, importance = (layer, {}) if equalise is None else equalise(layer)
+        yield from pack_layer(equalised, config, number, dtype, importance)
         advance(sum(tensor.numel() for tensor in layer.values()))
-    yield from pack_head(source, config, int8)
+    norm = source["model.norm.weight"].to(torch.float32)
+    yield "final_norm", norm.numpy()
+    name = "model.embed_tokens.weight" if config.tied_embeddings else "lm_head.weight"
+    seen = None if equalise is None else equalise.head_importance(norm)
+    yield from _product("head", source[name].to(torch.float32), dtype, seen)
 
 
 def layer_tensors(source: Source, config: DecoderConfig, number: int) -> dict[str, torch.Tensor]:
@@ -49,7 +55,13 @@ def layer_tensors(source: Source, config: DecoderConfig, number: int) -> dict[st
     return {name.removeprefix(prefix): source[name].to(torch.float32) for name in names}
 
 
-def pack_layer(tensors: dict[str, torch.Tensor], config: DecoderConfig, number: int, int8: bool) -> Named:
+def pack_layer(
+    tensors: dict[str, torch.Tensor],
+    config: DecoderConfig,
+    number: int,
+    dtype: str,
+    importance: Mapping[str, torch.Tensor],
+) -> Named:
     """One layer's arrays: norms, and its four products with fused qkv and interleaved gate and up."""
     attention = "self_attn.{}_proj.{}".format
     yield f"{number}.attn_norm", tensors["input_layernorm.weight"].numpy()
@@ -57,30 +69,31 @@ def pack_layer(tensors: dict[str, torch.Tensor], config: DecoderConfig, number: 
     if config.qk_norm:
         yield f"{number}.q_norm", tensors["self_attn.q_norm.weight"].numpy()
         yield f"{number}.k_norm", tensors["self_attn.k_norm.weight"].numpy()
-    qkv = torch.cat([tensors[attention(name, "weight")] for name in "qkv"])
-    yield from _product(f"{number}.qkv", qkv, int8)
+    products = {
+        "qkv": torch.cat([tensors[attention(name, "weight")] for name in "qkv"]),
+        "out": tensors[attention("o", "weight")],
+        "gate_up": interleave(tensors["mlp.gate_proj.weight"], tensors["mlp.up_proj.weight"]),
+        "down": tensors["mlp.down_proj.weight"],
+    }
+    for name, matrix in products.items():
+        yield from _product(f"{number}.{name}", matrix, dtype, importance.get(name))
     if config.qkv_bias:
         bias = torch.cat([tensors[attention(name, "bias")] for name in "qkv"])
         yield f"{number}.qkv.bias", _rows_padded(bias)
-    yield from _product(f"{number}.out", tensors[attention("o", "weight")], int8)
-    both = interleave(tensors["mlp.gate_proj.weight"], tensors["mlp.up_proj.weight"])
-    yield from _product(f"{number}.gate_up", both, int8)
-    yield from _product(f"{number}.down", tensors["mlp.down_proj.weight"], int8)
 
 
-def pack_head(source: Source, config: DecoderConfig, int8: bool) -> Named:
-    """The final norm and the output layer."""
-    yield "final_norm", source["model.norm.weight"].to(torch.float32).numpy()
-    name = "model.embed_tokens.weight" if config.tied_embeddings else "lm_head.weight"
-    yield from _product("head", source[name].to(torch.float32), int8)
-
-
-def _product(name: str, matrix: torch.Tensor, int8: bool) -> Named:
-    packed = pack_int8(matrix) if int8 else pack_float32(matrix)
+def _product(name: str, matrix: torch.Tensor, dtype: str, importance: torch.Tensor | None) -> Named:
+    packed = _packed(matrix, dtype, importance)
     yield f"{name}.weight", packed.weight
-    if int8:
+    if dtype != "float32":
         yield f"{name}.scale", packed.scale
         yield f"{name}.shift", packed.shift
+
+
+def _packed(matrix: torch.Tensor, dtype: str, importance: torch.Tensor | None) -> Packed:
+    if dtype == "float32":
+        return pack_float32(matrix)
+    return pack_int4(matrix, importance) if dtype == "int4" else pack_int8(matrix)
 
 
 def _rows_padded(bias: torch.Tensor) -> NDArray[np.float32]:
@@ -90,11 +103,14 @@ def _rows_padded(bias: torch.Tensor) -> NDArray[np.float32]:
 
 
 def records(
-    config: DecoderConfig, arrays: Arrays, embeddings: NDArray[np.generic], int8: bool
+    config: DecoderConfig, arrays: Arrays, embeddings: NDArray[np.generic], integers: bool
 ) -> tuple[NDArray[np.void], NDArray[np.void]]:
-    """(model [1], layers [L]) records of addresses into `arrays` and `embeddings` [V, H], which must outlive them."""
-    offset = 128 if int8 and isa() == "vnni" else 0
-    if int8 and not offset:
+    """(model [1], layers [L]) records of addresses into `arrays` and `embeddings` [V, H], which must outlive them.
+
+    `integers`: products are of int8 inputs, with weights of 8 or 4 bits.
+    """
+    offset = 128 if integers and isa() == "vnni" else 0
+    if integers and not offset:
         for name in [name for name in arrays if name.endswith(".shift")]:
             arrays[name] = np.zeros_like(arrays[name])  # signed inputs need no correction
     layers = np.zeros(config.num_layers, dtype=LAYER)
@@ -122,7 +138,7 @@ def records(
         "head_dim": config.head_dim,
         "head_padded": head_padded,
         "attn_padded": padded(query, LANES),
-        "int8": int(int8),
+        "int8": int(integers),
         "offset": offset,
         "rms_eps": config.rms_eps,
         "query_scale": 1.0 / math.sqrt(config.head_dim),
@@ -141,6 +157,8 @@ def _fill(product: NDArray[np.void], arrays: Arrays, name: str, inputs: int, out
     for part in ("weight", "scale", "shift", "bias"):
         product[part] = _address(arrays, f"{name}.{part}")
     product["inputs"], product["outputs"] = padded(inputs, LANES), outputs
+    weight = arrays[f"{name}.weight"]
+    product["groups"] = weight.shape[1] if weight.dtype == np.uint8 else 0
 
 
 def _address(arrays: Arrays, name: str) -> int:

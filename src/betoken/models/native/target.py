@@ -35,7 +35,7 @@ log = logging.getLogger("betoken")
 
 
 class NativeTarget:
-    """A Llama-family decoder in int8 or float32 on the CPU. A node's logits are bit-identical however it is scored."""
+    """A Llama-family decoder in int8, int4 or float32 on the CPU. A node's logits have the same bits however scored."""
 
     device = "cpu"
     exact = True
@@ -58,7 +58,7 @@ class NativeTarget:
         self.threads = self.crew.threads
         self.weight_bytes = sum(array.nbytes for array in arrays.values())
         self._arrays, self._embeddings = arrays, np.ascontiguousarray(embeddings)
-        self._model, self._layers = records(config, arrays, self._embeddings, dtype == "int8")
+        self._model, self._layers = records(config, arrays, self._embeddings, dtype != "float32")
         self._run = np.zeros(1, dtype=PASS)
         self._no_hidden = np.empty((0, 0, self.hidden_size), dtype=np.float32)
         self._frequencies = inverse_frequencies(config)
@@ -196,7 +196,7 @@ def _zeros(shape: tuple[int, ...], dtype: type) -> NDArray[np.generic]:
 def load_native(
     folder: Path, config: DecoderConfig, dtype: str, threads: int | None = None, cache_dir: Path | None = None
 ) -> NativeTarget:
-    """The target of a model folder; int8 weights are packed once and kept in the cache."""
+    """The target of a model folder; integer weights are packed once and kept in the cache."""
     from betoken.models.native.prepare import prepared
 
     arrays, embeddings = prepared(folder, config, dtype, cache_dir)
