@@ -262,6 +262,7 @@ DRAFTERS = [
 ]
 
 BITS = "tests/test_native.py::test_every_bit_is_what_plain_numpy_computes"
+INT4 = "tests/test_int4.py::test_products_are_exact_integers_on_both_instruction_sets"
 TREES = "tests/test_native.py::test_a_tree_scores_bit_for_bit_as_one_node_at_a_time"
 GOLDEN = "tests/test_native.py::test_float32_scores_trees_as_transformers_scores_their_text"
 ROWS = "tests/test_native.py::test_rows_of_a_ragged_batch_score_bit_for_bit_as_alone"
@@ -538,6 +539,27 @@ NATIVE = [
         '"llvm.x86.avx2.psign.b", V32B, [w, x])',
         '"llvm.x86.avx2.psign.b", V32B, [w, magnitude])',
         ("tests/test_native.py::test_int8_products_are_exact_integers_on_both_instruction_sets",),
+    ),
+    Mutant(
+        "native: high nibbles of 4-bit weights take the low ones' multipliers",
+        "models/native/nibbles.py",
+        "multipliers[half], zeros[half])",
+        "multipliers[0], zeros[half])",
+        (INT4,),
+    ),
+    Mutant(
+        "native: a multiplication of two nibbles may carry",
+        "models/native/nibbles.py",
+        "MOST = 17\n",
+        "MOST = 20\n",
+        ("tests/test_int4.py::test_blocks_stand_for_the_levels", INT4),
+    ),
+    Mutant(
+        "native: inputs beside the last whole group are not cleared",
+        "models/native/kernels.py",
+        "    for i in range(width, whole):\n",
+        "    for i in range(whole, whole):\n",
+        (BITS,),
     ),
 ]
 """Faults of the native kernels and their cache."""
