@@ -548,13 +548,6 @@ NATIVE = [
         (INT4,),
     ),
     Mutant(
-        "native: a multiplication of two nibbles may carry",
-        "models/native/nibbles.py",
-        "MOST = 17\n",
-        "MOST = 20\n",
-        ("tests/test_int4.py::test_blocks_stand_for_the_levels", INT4),
-    ),
-    Mutant(
         "native: inputs beside the last whole group are not cleared",
         "models/native/kernels.py",
         "    for i in range(width, whole):\n",
