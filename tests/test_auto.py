@@ -17,7 +17,7 @@ from betoken.tuning.acceptance import Acceptance
 from betoken.tuning.auto import AutoNodes
 from betoken.tuning.cost import CostModel
 from betoken.tuning.gains import LIMITS, DraftTimes, Gains, arm_below
-from betoken.tuning.nodes import FixedNodes
+from betoken.tuning.nodes import FixedNodes, StepTimes
 from betoken.tuning.simulate import (
     DraftCost,
     Machine,
@@ -33,6 +33,7 @@ from betoken.tuning.simulate import (
 )
 from betoken.tuning.subtree import may_trim, subtree
 from betoken.verifiers.replay import Replay
+from betoken.verifiers.verifier import RowVerdict, Verdict
 
 FLAT = linear_curve(flat=0.045, bend=16, steep=0.06)
 STEEP = linear_curve(flat=0.15, bend=64)
@@ -267,6 +268,39 @@ def test_output_is_that_of_plain_decoding_and_released_rows_leave_nothing() -> N
     for row in rows:
         decoder.release(row)
     assert policy._accounts == {}
+
+
+def drafted_steps(policy: AutoNodes, machine: Machine, rows: tuple[Row, ...], steps: int, *, right: bool) -> list[int]:
+    """Most nodes of a row in each step of a batch whose drafts are all right, or all wrong."""
+    state, most = State(rows), []
+    for _ in range(steps):
+        limits = policy.limits(state)
+        drafts = [RowTree.chain(1, [2] * (limit - 1), [0.5] * (limit - 1)) for limit in limits]
+        tree = policy.trim(TokenTree.stack(drafts), state)
+        counts = tree.counts.tolist()
+        paths = [tuple(range(count)) if right else (0,) for count in counts]
+        for row, path in zip(rows, paths, strict=True):
+            row.commit([0] * len(path))
+            row.steps += 1
+        seconds = machine.forward(sum(counts))
+        drafting = machine.draft.step if max(limits) > 1 else 0.0
+        verdict = Verdict(tuple(RowVerdict(path, 0) for path in paths))
+        policy.observe(tree, verdict, state, StepTimes(drafting, seconds, 0.0))
+        most.append(max(limits))
+    return most
+
+
+def test_rows_of_a_batch_rest_and_come_back() -> None:
+    setup = Machine(STEEP, DraftCost(step=0.05))
+    policy = auto(setup)
+    rows = tuple(
+        Row(b, b, np.ones(1, np.int64), SamplingSettings(), StopSettings(10_000), frozenset(), 100_000)
+        for b in range(4)
+    )
+    vain = drafted_steps(policy, setup, rows, 300, right=False)[100:]
+    assert 0 < sum(limit > 1 for limit in vain) < 0.05 * len(vain), "looks, now and then, and none in vain"
+    back = drafted_steps(policy, setup, rows, 100, right=True)[-50:]
+    assert sum(limit > 1 for limit in back) > 40, "a drafter that pays again is used again"
 
 
 def test_probes_and_drawn_candidates_are_not_trimmed() -> None:

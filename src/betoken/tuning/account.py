@@ -128,8 +128,12 @@ class Account:
         """Committed tokens for each plain step's time; plain decoding's own rate at least."""
         return max(1.0, self.tokens / self.cost)
 
-    def look(self, stake: Sequence[float]) -> int:
-        """The arm of a look at a drafter that seems not to pay: the greatest that the purse covers, else plain."""
+    def look(self, stake: Sequence[float], node: float = 0.0) -> int:
+        """The arm of a look at a drafter that seems not to pay: the greatest that the purse covers, else plain.
+
+        `node`: what scoring one node costs where that is not in the stakes. A draft of which nothing can be scored
+        would tell nothing.
+        """
         if self.looking > 1 and stake[self.look_arm] <= self.credit:
             self.looking -= 1
             return self.look_arm
@@ -141,11 +145,12 @@ class Account:
                 self.rest, self.looking, self.look_arm = self.rest - 1, 0, 0
                 return 0
         # What was earned pays for many looks, not for greater ones.
-        within = min(self.purse, self.credit, max(stake[min(1, len(stake) - 1)] * steps, FIRST_PURSE))
+        least = stake[min(1, len(stake) - 1)] * steps + node
+        within = min(self.purse, self.credit, max(least, FIRST_PURSE)) - node
         self.look_arm = max(arm for arm, staked in enumerate(stake) if arm == 0 or staked * steps <= within)
         self.looking = steps if self.look_arm else 0
         if not self.look_arm and len(stake) > 1:
-            self.rest = max(0, min(int((steps * stake[1] - self.purse) / _LOOK_SHARE), _LONGEST_REST))
+            self.rest = max(0, min(int((least - self.purse) / _LOOK_SHARE), _LONGEST_REST))
         return self.look_arm
 
     def invest(self, stake: Sequence[float]) -> int:

@@ -38,7 +38,9 @@ class Arms:
         elif best > 0 and account.looking <= 1:
             account.looking = 0
         else:
-            best = account.look(stakes)
+            plan = account.plan
+            node = plan.losses[1] - plan.stakes[1] if plan is not None and len(stakes) > 1 else 0.0
+            best = account.look(stakes, node)
         account.stake = self.times.extra()[best] / prices.plain
         return best
 
