@@ -42,7 +42,7 @@ def test_one_json_object(home: Path) -> None:
 
 def test_text_on_standard_output_and_one_line_of_statistics(home: Path) -> None:
     ran = betoken(home, *PAIR, "--method", "draft", "--prompt", "the fox", "--max-new-tokens", "12")
-    drafted = library.load(str(home / "other"), drafter="none", dtype="int8", threads=1)
+    drafted = library.load(str(home / "other"), drafter="none", dtype="int8", threads=1, cache_dir=home / "cache")
     assert ran.returncode == 0
     assert ran.stdout.encode().startswith(drafted.generate("the fox", max_new_tokens=12)[0].text.encode()[:6])
     assert len(ran.stderr.splitlines()) == 1
