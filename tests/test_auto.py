@@ -14,6 +14,7 @@ from betoken.state import Row, SamplingSettings, State, StopSettings
 from betoken.testing import ToyTarget
 from betoken.tree import Role, RowTree, TokenTree
 from betoken.tuning.acceptance import Acceptance
+from betoken.tuning.account import Account
 from betoken.tuning.auto import AutoNodes
 from betoken.tuning.cost import CostModel
 from betoken.tuning.gains import LIMITS, DraftTimes, Gains, arm_below
@@ -301,6 +302,20 @@ def test_rows_of_a_batch_rest_and_come_back() -> None:
     assert 0 < sum(limit > 1 for limit in vain) < 0.05 * len(vain), "looks, now and then, and none in vain"
     back = drafted_steps(policy, setup, rows, 100, right=True)[-50:]
     assert sum(limit > 1 for limit in back) > 40, "a drafter that pays again is used again"
+
+
+def test_a_drafter_that_invests_and_has_nothing_to_send_is_left_alone() -> None:
+    account = Account(moods=(Gains(), Gains(), Gains()), acceptance=Acceptance(), credit=5.0, invests=True, arm=1)
+    rests = []
+    for _ in range(14):
+        account.rest = 0
+        account.settle(1, 0.01, 0.015)
+        rests.append(account.rest)
+    assert rests == [0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8]
+    account.nodes = 2
+    account.rest = 0
+    account.settle(2, 0.02, 0.015)
+    assert account.rest == 0 and account.empty == 0
 
 
 def test_probes_and_drawn_candidates_are_not_trimmed() -> None:

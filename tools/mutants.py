@@ -568,8 +568,26 @@ NATIVE_VNNI = [
 ]
 """Faults that change nothing where inputs are signed, on AVX2."""
 
+POLICY = [
+    Mutant(
+        "policy: a look is taken without a node in it",
+        "tuning/arms.py",
+        "best = account.look(stakes, node)",
+        "best = account.look(stakes, 0.0)",
+        ("tests/test_auto.py::test_rows_of_a_batch_rest_and_come_back",),
+    ),
+    Mutant(
+        "policy: a drafter without anything to send is asked at every step",
+        "tuning/account.py",
+        "min(self.empty - _FIRST_EMPTY, _PAUSE)",
+        "min(self.empty - _FIRST_EMPTY, 0)",
+        ("tests/test_auto.py::test_a_drafter_that_invests_and_has_nothing_to_send_is_left_alone",),
+    ),
+]
+"""Faults of the automatic node count."""
+
 KERNELS = {"none": [], "avx2": NATIVE, "vnni": [*NATIVE, *NATIVE_VNNI]}[isa()]
-MUTANTS = [*LOOP, *TREE, *VERIFIERS, *SAMPLING, *DRAFTERS, *STUDENTS, *ANSWERS, *KERNELS]
+MUTANTS = [*LOOP, *TREE, *VERIFIERS, *SAMPLING, *DRAFTERS, *STUDENTS, *ANSWERS, *POLICY, *KERNELS]
 
 
 def apply(mutant: Mutant, package: Path) -> str | None:
