@@ -125,26 +125,23 @@ def dot4_avx2(b: Builder, total: Value, inputs: Value, weights: Value) -> Value:
     return b.add(total, joined)
 
 
-def int8_tile(rows: int, vnni: bool) -> Any:
-    """`rows` activations [K] times one channel block: sums [rows][32] int32 (inputs, stride, weights, K/4, out)."""
-    dot4 = dot4_vnni if vnni else dot4_avx2
+Step = Callable[[Builder, list[Value], Value, Value, list[Value]], list[Value]]
+"""Emits one turn of an integer product: addresses of the inputs and of the weights, the turn, sums -> sums."""
+
+
+def integer_tile(rows: int, step: Step) -> Any:
+    """`rows` activations [K] times one channel block: sums [rows][32] int32 (inputs, stride, weights, turns, out)."""
 
     @intrinsic
-    def tile(typing: Any, x: Any, stride: Any, w: Any, quads: Any, out: Any) -> Any:
+    def tile(typing: Any, x: Any, stride: Any, w: Any, turns: Any, out: Any) -> Any:
         def generate(context: Any, b: Builder, signature: Any, arguments: Any) -> Value:
-            x, stride, w, quads, out = arguments
+            x, stride, w, turns, out = arguments
             bases = [b.add(x, b.mul(stride, I64(row))) for row in range(rows)]
 
             def body(index: Value, sums: list[Value]) -> list[Value]:
-                here = offset(b, w, index, 4 * BLOCK)
-                weights = [at(b, b.add(here, I64(64 * half)), V16I, 64) for half in range(2)]
-                new = []
-                for row in range(rows):
-                    inputs = at(b, offset(b, bases[row], index, 4), I32, 4)
-                    new += [dot4(b, sums[2 * row + half], inputs, weights[half]) for half in range(2)]
-                return new
+                return step(b, bases, w, index, sums)
 
-            sums = loop(b, I64(0), quads, [zero(V16I)] * (2 * rows), body)
+            sums = loop(b, I64(0), turns, [zero(V16I)] * (2 * rows), body)
             for number, value in enumerate(sums):
                 put(b, value, b.add(out, I64(number * 4 * LANES)))
             return context.get_dummy_value()
@@ -152,6 +149,22 @@ def int8_tile(rows: int, vnni: bool) -> Any:
         return types.void(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS), generate
 
     return tile
+
+
+def int8_tile(rows: int, vnni: bool) -> Any:
+    """The integer tile of 8-bit weights, in K/4 turns."""
+    dot4 = dot4_vnni if vnni else dot4_avx2
+
+    def step(b: Builder, bases: list[Value], w: Value, index: Value, sums: list[Value]) -> list[Value]:
+        here = offset(b, w, index, 4 * BLOCK)
+        weights = [at(b, b.add(here, I64(64 * half)), V16I, 64) for half in range(2)]
+        new = []
+        for row in range(rows):
+            inputs = at(b, offset(b, bases[row], index, 4), I32, 4)
+            new += [dot4(b, sums[2 * row + half], inputs, weights[half]) for half in range(2)]
+        return new
+
+    return integer_tile(rows, step)
 
 
 def float_tile(rows: int) -> Any:

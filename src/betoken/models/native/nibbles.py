@@ -13,11 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from betoken.models.native.emit import (
-    ADDRESS,
     BLOCK,
     I8,
     I32,
@@ -29,10 +26,9 @@ from betoken.models.native.emit import (
     at,
     dot4_avx2,
     dot4_vnni,
-    loop,
+    integer_tile,
     offset,
     prefetch,
-    put,
     zero,
 )
 
@@ -65,41 +61,28 @@ def _bytes_of(b: Builder, nibbles: Value, multipliers: Value, zeros: Value) -> V
 
 
 def int4_tile(rows: int, vnni: bool) -> Any:
-    """`rows` activations [K] times one channel block: sums [rows][32] int32 (inputs, stride, weights, K/32, out)."""
+    """The integer tile of 4-bit weights, in K/32 turns."""
     dot4 = dot4_vnni if vnni else dot4_avx2
 
-    @intrinsic
-    def tile(typing: Any, x: Any, stride: Any, w: Any, groups: Any, out: Any) -> Any:
-        def generate(context: Any, b: Builder, signature: Any, arguments: Any) -> Value:
-            x, stride, w, groups, out = arguments
-            bases = [b.add(x, b.mul(stride, I64(row))) for row in range(rows)]
+    def step(b: Builder, bases: list[Value], w: Value, index: Value, sums: list[Value]) -> list[Value]:
+        here = offset(b, w, index, GROUP_BYTES)
+        for line in range(0, GROUP_BYTES, _LINE):
+            prefetch(b, b.add(here, I64(_AHEAD + line)))
+        halves = [b.add(here, I64(LANES * half)) for half in range(2)]
+        multipliers = [b.bitcast(_spread(b, half, (0, 1, 0, 1)), _V32S) for half in halves]
+        zeros = [_spread(b, b.add(half, I64(BLOCK)), (0, 0, 0, 0)) for half in halves]
+        for quad in range(GROUP // 4):
+            both = at(b, b.add(here, I64(HEADER + 64 * quad)), _V64B, 64)
+            high = b.bitcast(b.lshr(b.bitcast(both, _V32S), _FOUR), _V64B)
+            weights = [
+                _bytes_of(b, b.and_(nibbles, _NIBBLES), multipliers[half], zeros[half])
+                for half, nibbles in enumerate((both, high))
+            ]
+            new = []
+            for row in range(rows):
+                inputs = at(b, b.add(offset(b, bases[row], index, GROUP), I64(4 * quad)), I32, 4)
+                new += [dot4(b, sums[2 * row + half], inputs, weights[half]) for half in range(2)]
+            sums = new
+        return sums
 
-            def body(index: Value, sums: list[Value]) -> list[Value]:
-                here = offset(b, w, index, GROUP_BYTES)
-                for line in range(0, GROUP_BYTES, _LINE):
-                    prefetch(b, b.add(here, I64(_AHEAD + line)))
-                halves = [b.add(here, I64(LANES * half)) for half in range(2)]
-                multipliers = [b.bitcast(_spread(b, half, (0, 1, 0, 1)), _V32S) for half in halves]
-                zeros = [_spread(b, b.add(half, I64(BLOCK)), (0, 0, 0, 0)) for half in halves]
-                for quad in range(GROUP // 4):
-                    both = at(b, b.add(here, I64(HEADER + 64 * quad)), _V64B, 64)
-                    high = b.bitcast(b.lshr(b.bitcast(both, _V32S), _FOUR), _V64B)
-                    weights = [
-                        _bytes_of(b, b.and_(nibbles, _NIBBLES), multipliers[half], zeros[half])
-                        for half, nibbles in enumerate((both, high))
-                    ]
-                    new = []
-                    for row in range(rows):
-                        inputs = at(b, b.add(offset(b, bases[row], index, GROUP), I64(4 * quad)), I32, 4)
-                        new += [dot4(b, sums[2 * row + half], inputs, weights[half]) for half in range(2)]
-                    sums = new
-                return sums
-
-            sums = loop(b, I64(0), groups, [zero(V16I)] * (2 * rows), body)
-            for number, value in enumerate(sums):
-                put(b, value, b.add(out, I64(number * 4 * LANES)))
-            return context.get_dummy_value()
-
-        return types.void(ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS), generate
-
-    return tile
+    return integer_tile(rows, step)
