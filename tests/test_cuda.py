@@ -21,16 +21,10 @@ from betoken.models.graphs import CudaGraphs
 from betoken.models.hf import HfTarget
 from betoken.models.static import StaticCache, bucket
 from betoken.tree import RowTree, TokenTree
-from tiny_models import VOCAB, random_model
+from tiny_models import LONG_CONFIGS, VOCAB, Asking, random_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-CONFIGS: dict[str, Any] = {
-    "llama": lambda: transformers.LlamaConfig(**tiny_models.SIZES | {"max_position_embeddings": 2048}),
-    "gpt2": lambda: transformers.GPT2Config(
-        n_embd=48, n_layer=3, n_head=4, n_positions=2048, vocab_size=VOCAB, bos_token_id=1, eos_token_id=2
-    ),
-}
 MIDDLING = tiny_models.SIZES | {
     "hidden_size": 1024,
     "intermediate_size": 2816,
@@ -65,11 +59,11 @@ def branching(rng: np.random.Generator, nodes: int) -> RowTree:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", LONG_CONFIGS)
 def test_recorded_passes_score_as_ordinary_ones(family: str, dtype: str) -> None:
     """Growing texts, rows that come and go, a buffer that is outgrown: recordings are made anew."""
     rng, graphs = np.random.default_rng(0), CudaGraphs(torch.device("cuda"))
-    targets = [made(CONFIGS[family](), dtype, own=family == "llama", capture=each) for each in (None, graphs)]
+    targets = [made(LONG_CONFIGS[family](), dtype, own=family == "llama", capture=each) for each in (None, graphs)]
     caches = [target.new_cache() for target in targets]
     static = caches[1]
     assert isinstance(static, StaticCache)
@@ -95,17 +89,8 @@ def test_recorded_passes_score_as_ordinary_ones(family: str, dtype: str) -> None
 
 
 def test_a_pass_that_asks_for_a_number_is_not_recorded_and_the_device_goes_on() -> None:
-    class Asking(transformers.LlamaForCausalLM):
-        def forward(
-            self, *, input_ids: Any, position_ids: Any, logits_to_keep: Any = 0, cache: Any = None, **kwargs: Any
-        ) -> Any:
-            if int(input_ids.max()) < 0:
-                raise ValueError("no such token")
-            options = {"position_ids": position_ids, "logits_to_keep": logits_to_keep, "cache": cache, **kwargs}
-            return super().forward(input_ids=input_ids, **options)
-
     torch.manual_seed(0)
-    model = Asking._from_config(CONFIGS["llama"](), attn_implementation="sdpa").to("cuda")
+    model = Asking._from_config(LONG_CONFIGS["llama"](), attn_implementation="sdpa").to("cuda")
     plain = HfTarget(model, name="asking")
     graphs = CudaGraphs(torch.device("cuda"))
     static = HfTarget(model, name="asking", capture=graphs)

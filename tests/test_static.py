@@ -47,16 +47,11 @@ from betoken.tree import Role, RowTree, TokenTree
 from betoken.tuning.nodes import FixedNodes
 from betoken.verifiers.replay import Greedy
 from tapes import Tapes
-from tiny_models import SIZES, VOCAB, random_model
+from tiny_models import LONG, LONG_CONFIGS, VOCAB, Asking, random_model
 
 Target = TorchDecoder | HfTarget
-LONG = SIZES | {"max_position_embeddings": 2048}
-CONFIGS: dict[str, Any] = {
-    "llama": lambda: transformers.LlamaConfig(**LONG),
+CONFIGS: dict[str, Any] = LONG_CONFIGS | {
     "qwen2": lambda: transformers.Qwen2Config(**LONG | {"num_key_value_heads": 1}, tie_word_embeddings=True),
-    "gpt2": lambda: transformers.GPT2Config(
-        n_embd=48, n_layer=3, n_head=4, n_positions=2048, vocab_size=VOCAB, bos_token_id=1, eos_token_id=2
-    ),
     "phi3": lambda: transformers.Phi3Config(**LONG, sliding_window=None),
 }
 OWN = ("llama", "qwen2")
@@ -360,18 +355,6 @@ def test_a_student_scores_beside_recorded_passes(tmp_path: Path, tapes: Tapes) -
         tree.add(0, 0, Role.PROBE, u=0.25, shift=-1)
         twins.score([row], [tree])
     assert tapes.replayed == 4, "the text and four drafts are of one shape"
-
-
-class Asking(transformers.LlamaForCausalLM):
-    """Its forward asks the device for a number, as some models of other people do."""
-
-    def forward(
-        self, *, input_ids: Any, position_ids: Any, logits_to_keep: Any = 0, cache: Any = None, **kwargs: Any
-    ) -> Any:
-        if int(input_ids.max()) < 0:
-            raise ValueError("no such token")
-        options = {"position_ids": position_ids, "logits_to_keep": logits_to_keep, "cache": cache, **kwargs}
-        return super().forward(input_ids=input_ids, **options)
 
 
 def test_a_model_that_cannot_be_recorded_runs_in_ordinary_passes(tapes: Tapes) -> None:

@@ -29,6 +29,14 @@ SIZES: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+LONG = SIZES | {"max_position_embeddings": 2048}
+LONG_CONFIGS: dict[str, Any] = {
+    "llama": lambda: transformers.LlamaConfig(**LONG),
+    "gpt2": lambda: transformers.GPT2Config(
+        n_embd=48, n_layer=3, n_head=4, n_positions=2048, vocab_size=VOCAB, bos_token_id=1, eos_token_id=2
+    ),
+}
+"""Of a context that a cache outgrows by steps."""
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 500.0,
@@ -53,6 +61,18 @@ FAMILIES = {
     "qwen3-head-dim-10": lambda: transformers.Qwen3Config(**SIZES, head_dim=10),
     "mistral-head-dim-14": lambda: transformers.MistralConfig(**SIZES, head_dim=14, sliding_window=None),
 }
+
+
+class Asking(transformers.LlamaForCausalLM):
+    """Its forward asks the device for a number, as some models of other people do."""
+
+    def forward(
+        self, *, input_ids: Any, position_ids: Any, logits_to_keep: Any = 0, cache: Any = None, **kwargs: Any
+    ) -> Any:
+        if int(input_ids.max()) < 0:
+            raise ValueError("no such token")
+        options = {"position_ids": position_ids, "logits_to_keep": logits_to_keep, "cache": cache, **kwargs}
+        return super().forward(input_ids=input_ids, **options)
 
 
 def random_model(config: Any, seed: int, dtype: torch.dtype = torch.float32) -> Any:

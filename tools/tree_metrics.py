@@ -105,7 +105,7 @@ class TreeMetrics:
         """A decoder's observer, for batches of one row."""
         self.forwards += 1
         self.nodes += int(tree.counts[0])
-        self.probes += int((tree.roles[0] >= Role.PROBE).sum())
+        self.probes += tree.probes(0)
         if (tree.roles[0] == Role.CANDIDATE).any():
             self.hits += 1
             self.accepted += len(verdict.rows[0].path) - 1

@@ -15,6 +15,7 @@ import numpy as np
 
 from betoken.errors import InputError
 from betoken.models.target import Scores
+from betoken.pictures import new_figure, save_figure
 from betoken.state import State
 from betoken.tree import Role, TokenTree
 from betoken.verifiers.verifier import Verdict
@@ -138,14 +139,11 @@ def draw(steps: Sequence[Step], path: Path, spell: Spell, *, title: str = "") ->
     """
     if not steps:
         raise InputError("inspect: there are no steps to draw; decode something first")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("pictures need matplotlib: pip install 'betoken[plots]'") from None
     places = [_layout(step) for step in steps]
     heights = [1.3 + max(y for _, y in place.values()) for place in places]
     deepest = max(x for place in places for x, _ in place.values())
-    figure = Figure(figsize=(max(6.0, 1.6 + 1.35 * (deepest + 1)), 0.55 * sum(heights) + 0.9), layout="constrained")
+    figure = new_figure(max(6.0, 1.6 + 1.35 * (deepest + 1)), 0.55 * sum(heights) + 0.9)
+    figure.set_dpi(130)
     grid = figure.subplots(len(steps), 1, height_ratios=heights, squeeze=False)
     for step, place, axes in zip(steps, places, grid[:, 0], strict=True):
         _draw_step(axes, step, place, spell, deepest)
@@ -158,10 +156,7 @@ def draw(steps: Sequence[Step], path: Path, spell: Spell, *, title: str = "") ->
         frameon=False,
         fontsize=8,
     )
-    try:
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: the picture cannot be written ({error})") from None
+    save_figure(figure, path)
 
 
 def _seen(tree: TokenTree, scores: Scores, b: int, node: int, accepted: bool) -> SeenNode:

@@ -49,6 +49,9 @@ class Role(IntEnum):
         return self >= Role.PROBE
 
 
+_PROBE, _SEED = int(Role.PROBE), int(Role.SEED)
+
+
 @dataclass
 class RowTree:
     """The tree of one row while a drafter grows it. Node 0 is the pending token; parents come before children."""
@@ -272,6 +275,11 @@ class TokenTree:
     def positions(self, lengths: Ints) -> Ints:
         """[B, N] position of each node: its anchor, its depth and the shifts on its path in all; never negative."""
         return np.maximum(self.visible_cache(lengths) + self.offsets, 0)
+
+    def probes(self, row: int) -> int:
+        """How many nodes of the row ride along."""
+        roles = self.roles[row].tolist()
+        return roles.count(_PROBE) + roles.count(_SEED)
 
     def path(self, row: int, node: int) -> list[int]:
         """Nodes from the root down to `node`, both included."""

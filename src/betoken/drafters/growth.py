@@ -77,7 +77,7 @@ class Scored:
         else:
             self.tokens = tree.tokens[b, :count].tolist()
             self.committed = [*(self.tokens[node] for node in self.path[1:]), bonus]
-            self.probes = sum(role >= Role.PROBE for role in tree.roles[b].tolist())
+            self.probes = tree.probes(b)
             self._parents = tree.parents[b, :count].tolist()
         self._index = {(self._parents[node], self.tokens[node]): node for node in range(count - 1, 0, -1)}
 

@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 
 from betoken.tree import Ints, Role, TokenTree
 
-_PROBE = int(Role.PROBE)
-"""From here on a role rides along."""
-
 
 def may_trim(tree: TokenTree, row: int) -> bool:
     """Whether candidates of this row may be left out by what they are.
@@ -20,7 +17,7 @@ def may_trim(tree: TokenTree, row: int) -> bool:
     candidates were drawn from a law: to score a drawn token only when it looks probable would bend the law of what
     rejection sampling commits. The limit, set before the draft, is the only lever there.
     """
-    return not tree.laws[row] and max(tree.roles[row].tolist()) < _PROBE
+    return not tree.laws[row] and not tree.probes(row)
 
 
 def subtree(tree: TokenTree, keep: Sequence[Sequence[int]]) -> TokenTree:
