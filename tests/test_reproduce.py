@@ -69,3 +69,13 @@ def test_bad_seeds_are_refused_before_anything_is_made(tmp_path: Path, capsys: p
     assert ended.value.code == 2
     assert "numbers from 0 up" in capsys.readouterr().err
     assert not (tmp_path / "trips").exists()
+
+
+def test_sizes_are_settings_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "trips")
+    for wrong, told in (("--hidden=6", "multiple of the 4"), ("--window=102", "window must be from 2 to 101")):
+        with pytest.raises(SystemExit) as ended:
+            main(["reproduce", "trips", wrong, "--out", out])
+        assert ended.value.code == 2
+        assert told in capsys.readouterr().err
+    assert not (tmp_path / "trips").exists()

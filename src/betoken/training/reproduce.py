@@ -48,12 +48,16 @@ class TripSettings:
     """Nodes of a student's branch."""
     cuts: int = 4
     scratch_window: int = SEQUENCE - 1
-    """Nodes of a scratch model's branch: the whole trip at once, from its begin token."""
+    """Nodes of a scratch model's branch. All of a trip is one branch from its begin token; shorter ones start anywhere."""
+    scratch_cuts: int = 1
     embedding: EmbeddingKind = "interpolated"
 
     def __post_init__(self) -> None:
-        if not 2 <= self.scratch_window < SEQUENCE:
-            raise InputError(f"scratch_window must be from 2 to {SEQUENCE - 1}, not {self.scratch_window}")
+        for name in ("window", "scratch_window"):
+            if not 2 <= getattr(self, name) < SEQUENCE:
+                raise InputError(f"{name} must be from 2 to {SEQUENCE - 1}, not {getattr(self, name)}")
+        if self.hidden_size < 1 or self.hidden_size % self.num_attention_heads:
+            raise InputError(f"hidden_size must be a multiple of the {self.num_attention_heads} attention heads")
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,8 @@ def reproduce_trips(settings: TripSettings, seed: int, out: Path, bar: jobs.Bar)
     made = _Runs(settings, seed, folder, bar)
     made.write_data()
     lm = made.language_model()
+    runs = {each: made.student(each, settings.student_steps).validation.mean_run for each in TAUGHT}
     scratch = made.student("scratch", settings.scratch_steps)
-    runs: dict[str, float] = {}
-    for objective in TAUGHT:
-        runs[objective] = made.student(objective, settings.student_steps).validation.mean_run
     if scratch.validation.perplexity is None or scratch.text_perplexity is None:
         raise AssertionError("objective scratch measures perplexities")
     per_token = trips.entropy() * trips.LENGTH / (SEQUENCE - 1)  # the end token is certain
@@ -137,7 +139,7 @@ class _Runs:
             PtpSettings(
                 objective=objective,
                 window=settings.scratch_window if scratch else settings.window,
-                cuts=1 if settings.scratch_window == SEQUENCE - 1 and scratch else settings.cuts,
+                cuts=settings.scratch_cuts if scratch else settings.cuts,
                 seed=self.seed,
             ),
             self._fit(steps),
