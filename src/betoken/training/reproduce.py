@@ -48,7 +48,7 @@ class TripSettings:
     """Nodes of a student's branch."""
     cuts: int = 4
     scratch_window: int = SEQUENCE - 1
-    """Nodes of a scratch model's branch. All of a trip is one branch from its begin token; shorter ones start anywhere."""
+    """Nodes of a scratch model's branch. A whole trip is one branch from its begin token; shorter ones start anywhere."""
     scratch_cuts: int = 1
     embedding: EmbeddingKind = "interpolated"
 
@@ -86,7 +86,9 @@ def reproduce_trips(settings: TripSettings, seed: int, out: Path, bar: jobs.Bar)
     made = _Runs(settings, seed, folder, bar)
     made.write_data()
     lm = made.language_model()
-    runs = {each: made.student(each, settings.student_steps).validation.mean_run for each in TAUGHT}
+    runs: dict[str, float] = {}
+    for objective in TAUGHT:
+        runs[objective] = made.student(objective, settings.student_steps).validation.mean_run
     scratch = made.student("scratch", settings.scratch_steps)
     if scratch.validation.perplexity is None or scratch.text_perplexity is None:
         raise AssertionError("objective scratch measures perplexities")
