@@ -48,7 +48,7 @@ class TripSettings:
     """Nodes of a student's branch."""
     cuts: int = 4
     scratch_window: int = SEQUENCE - 1
-    """Nodes of a scratch model's branch. A whole trip is one branch from its begin token; shorter ones start anywhere."""
+    """Nodes of a scratch model's branch. Less than a whole trip can start anywhere in it."""
     scratch_cuts: int = 1
     embedding: EmbeddingKind = "interpolated"
 
