@@ -49,6 +49,26 @@ def test_text_on_standard_output_and_one_line_of_statistics(home: Path) -> None:
     assert "kept the whole draft" in ran.stderr
 
 
+def test_a_draft_model_may_have_another_dtype(home: Path) -> None:
+    """What the draft writes is what that model writes alone in that dtype; the target stays as it is."""
+    asked = ("--prompt", "the fox", "--max-new-tokens", "48", "--json")
+    ran = betoken(home, *PAIR, "--draft-dtype", "float32", "--method", "draft", *asked)
+    alone = library.load(str(home / "other"), drafter="none", dtype="float32", threads=1, cache_dir=home / "cache")
+    written = alone.generate("the fox", max_new_tokens=48)[0].text
+    assert json.loads(ran.stdout)["text"].encode()[:6] == written.encode()[:6]
+    own = ("generate", "--model", "tiny", "--dtype", "int8", "--threads", "1", "--nodes", "4", *asked)
+    found = [json.loads(betoken(home, *own, *more).stdout) for more in ((), ("--draft-model", "tiny"))]
+    rounded = json.loads(betoken(home, *own, "--draft-model", "tiny", "--draft-dtype", "int4").stdout)
+    assert rounded["tokens"] == found[0]["tokens"] == found[1]["tokens"]
+    assert rounded["stats"]["forwards"] > found[1]["stats"]["forwards"]  # the same weights in int8 are always right
+
+
+def test_the_dtype_of_no_draft_model_is_refused(home: Path) -> None:
+    asked = ("--model", "tiny", "--draft-dtype", "int4", "--prompt", "x")
+    refused(betoken(home, "generate", *asked), "needs a draft model")
+    refused(betoken(home, "answer", "--method", "target", *asked), "is for a draft model on this machine")
+
+
 def test_settings_of_generate_are_settings_of_an_answer(home: Path) -> None:
     own = ("--logit-bias", "40=1000", "--max-new-tokens", "3", "--json")
     ran = betoken(home, *PAIR, "--method", "target", "--prompt", "the fox", *own)

@@ -13,7 +13,7 @@ import torch
 from betoken.answer import Answer
 from betoken.decode import Decoder, Prefix, Request
 from betoken.drafters import DRAFTERS, Drafter
-from betoken.drafters.draft_model import check_vocabularies
+from betoken.drafters.draft_model import check_draft_dtype, check_vocabularies
 from betoken.drafters.ptp import PTP
 from betoken.errors import BetokenError, InputError
 from betoken.models.chat_template import Message, Prompt, messages_of
@@ -250,6 +250,7 @@ def load(
     drafter_settings: Mapping[str, object] | None = None,
     verifier_settings: Mapping[str, object] | None = None,
     dtype: str | None = None,
+    draft_dtype: str | None = None,
     device: str = "cpu",
     threads: int | None = None,
     nodes: int | Literal["auto"] = "auto",
@@ -262,18 +263,20 @@ def load(
 
     `model`, `draft_model`: a store name, a folder, a GGUF file or a Hub id (owner/name). `drafter`: a name of
     `betoken drafters`; suffix, or draft-model where one is given, if None. `verifier`: a name of `betoken
-    verifiers`; greedy at temperature 0 and replay above it if None. `nodes`: most tokens that a step scores, or
-    auto, which measures what pays. `cuda_graphs`: on CUDA, record passes and replay them. `progress`: told how far a
-    download is. Raises InputError for names, settings and files that cannot be used.
+    verifiers`; greedy at temperature 0 and replay above it if None. `draft_dtype`: of the draft model; `dtype` if None.
+    `nodes`: most tokens that a step scores, or auto, which measures what pays. `cuda_graphs`: on CUDA, record passes
+    and replay them. `progress`: told how far a download is. Raises InputError for names, settings and files that
+    cannot be used.
     """
     chosen = drafter or ("suffix" if draft_model is None else "draft-model")
     drafting: Drafter = create("drafter", DRAFTERS, chosen, drafter_settings or {})
     verifying: Verifier = create("verifier", VERIFIERS, verifier or "replay", verifier_settings or {})
     _check_choices(chosen, draft_model, nodes)
+    check_draft_dtype(draft_dtype, has_draft=draft_model is not None)
     check_coupling(drafting, verifying)
     place = Path(cache_dir) if cache_dir is not None else None
 
-    def fetch(name: str, backend: Backend = "auto") -> Loaded:
+    def fetch(name: str, dtype: str | None, backend: Backend = "auto") -> Loaded:
         resolve(name, place, progress or SilentProgress())
         return load_target(
             name,
@@ -287,8 +290,9 @@ def load(
         )
 
     # Students run in the torch decoder only; without a dtype, int8 is what the user has to be told about.
-    loaded = fetch(model, "torch" if isinstance(drafting, PTP) and dtype not in (None, "int8", "int4") else "auto")
-    draft = fetch(draft_model) if draft_model is not None else None
+    takes_student = isinstance(drafting, PTP) and dtype not in (None, "int8", "int4")
+    loaded = fetch(model, dtype, "torch" if takes_student else "auto")
+    draft = fetch(draft_model, draft_dtype or dtype) if draft_model is not None else None
     if draft is not None:
         check_vocabularies(loaded.tokenizer, draft.tokenizer)
     drafting.start(loaded.target, draft.target if draft is not None else None)

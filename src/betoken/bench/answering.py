@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from betoken.answers import check, stream_all
@@ -97,7 +97,7 @@ def run_answers(
     and for what loader, models and methods refuse.
     """
     drafts = check(settings.answering, settings.answering_settings, has_draft=True)
-    model = settings.model if drafts else replace(settings.model, draft_model=None)
+    model = settings.model if drafts else settings.model.alone()
 
     def answer(left: list[Numbered]) -> Iterator[Record]:
         return records(load(model, settings.method), settings, left)

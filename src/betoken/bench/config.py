@@ -55,6 +55,7 @@ class _Run:
     """None: the model's."""
     draft_model: str | None = None
     dtype: str | None = None
+    draft_dtype: str | None = None
     device: str = "cpu"
     threads: int | None = None
     drafters: list[str] = field(default_factory=list)
@@ -99,7 +100,7 @@ def result_path(out: Path, name: str) -> Path:
 
 def _run(table: Mapping[str, Any], path: Path) -> Run:
     keys: _Run = _built(_Run, table, f"{path}: [[run]]")
-    spec = ModelSpec(keys.model, keys.draft_model, keys.dtype, keys.device, keys.threads)
+    spec = ModelSpec(keys.model, keys.draft_model, keys.dtype, keys.device, keys.threads, draft_dtype=keys.draft_dtype)
     data = path.parent / keys.data if keys.data is not None else None
     settings = BenchSettings(
         models=(spec,),

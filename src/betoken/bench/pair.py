@@ -28,21 +28,21 @@ def load_pair(spec: ModelSpec, method: Method) -> Pair:
     """The `PairLoader` for real models; without a draft model in `spec` none is loaded."""
     from betoken.engine import load
 
-    def opened(name: str, verifier: str, verifier_settings: Mapping[str, object]) -> Engine:
+    def opened(one: ModelSpec, verifier: str, verifier_settings: Mapping[str, object]) -> Engine:
         return load(
-            name,
+            one.model,
             drafter=method.drafter,
             drafter_settings=method.settings,
             verifier=verifier,
             verifier_settings=verifier_settings,
-            dtype=spec.dtype,
-            device=spec.device,
-            threads=spec.threads,
+            dtype=one.dtype,
+            device=one.device,
+            threads=one.threads,
             nodes=method.nodes if isinstance(method.nodes, int) else "auto",
         )
 
-    draft = None if spec.draft_model is None else opened(spec.draft_model, "replay", {})
-    return Pair(opened(spec.model, method.verifier, method.verifier_settings), draft)
+    draft = None if spec.draft_model is None else opened(spec.of_draft(), "replay", {})
+    return Pair(opened(spec, method.verifier, method.verifier_settings), draft)
 
 
 def prompt_of(one: Labelled, engine: Engine, *, raw: bool) -> tuple[Prompt, bool]:

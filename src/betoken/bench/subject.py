@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from betoken.bench.suites import Question
 from betoken.decode import Decoder
 from betoken.drafters import DRAFTERS
-from betoken.drafters.draft_model import check_vocabularies
+from betoken.drafters.draft_model import check_draft_dtype, check_vocabularies
 from betoken.drafters.ptp import PTP
 from betoken.errors import InputError
 from betoken.models.chat_template import ChatTemplate
@@ -61,6 +61,22 @@ class ModelSpec:
     """None: all cores."""
     takes_student: bool = False
     """Load it so that the student of drafter ptp can be attached; see `fit_for`."""
+    draft_dtype: str | None = None
+    """None: `dtype`."""
+
+    def __post_init__(self) -> None:
+        check_draft_dtype(self.draft_dtype, has_draft=self.draft_model is not None)
+
+    def of_draft(self) -> ModelSpec:
+        """The draft model alone. Raises ValueError if there is none."""
+        if self.draft_model is None:
+            raise ValueError("there is no draft model")
+        dtype = self.draft_dtype or self.dtype
+        return replace(self, model=self.draft_model, draft_model=None, dtype=dtype, draft_dtype=None)
+
+    def alone(self) -> ModelSpec:
+        """The target without its draft model."""
+        return replace(self, draft_model=None, draft_dtype=None)
 
     def fit_for(self, methods: Iterable[Method]) -> ModelSpec:
         """The same model, ready for all these methods: where one reads a student, in the decoder that takes one."""
@@ -191,13 +207,13 @@ def load_subject(spec: ModelSpec) -> Subject:
     # Without a dtype, int8 is what the user has to be told about.
     backend: Backend = "torch" if spec.takes_student and spec.dtype not in (None, "int8", "int4") else "auto"
 
-    def load(name: str) -> Loaded:
-        return load_target(name, dtype=spec.dtype, device=spec.device, threads=spec.threads, backend=backend)
+    def load(one: ModelSpec) -> Loaded:
+        return load_target(one.model, dtype=one.dtype, device=one.device, threads=one.threads, backend=backend)
 
-    loaded = load(spec.model)
+    loaded = load(spec)
     draft = None
     if spec.draft_model is not None:
-        drafting = load(spec.draft_model)
+        drafting = load(spec.of_draft())
         check_vocabularies(loaded.tokenizer, drafting.tokenizer)
         draft = drafting.target
     return Subject(loaded.target, loaded.tokenizer, draft, cache_root() / "cost")

@@ -81,11 +81,13 @@ class Pair(Loading):
 
     def open_target(self) -> Engine:
         """The model that judges."""
-        return replace(self, draft_model=None, set_=self.settings_of("drafter", "verifier")).open()
+        return replace(self, draft_model=None, draft_dtype=None, set_=self.settings_of("drafter", "verifier")).open()
 
     def open_draft(self, name: str) -> Engine:
         """The model that drafts, by a lossless verifier."""
-        return replace(self, model=name, draft_model=None, verifier=None, set_=self.settings_of("drafter")).open()
+        dtype, drafting = self.draft_dtype or self.dtype, self.settings_of("drafter")
+        alone = replace(self, model=name, draft_model=None, dtype=dtype, draft_dtype=None)
+        return replace(alone, verifier=None, set_=drafting).open()
 
 
 @grouped
@@ -139,6 +141,8 @@ def _refuse(pair: Pair, writing: Writing, servers: remote.Servers, far: Sequence
     else:
         known = {"--tokenizer": servers.tokenizer is not None}
         remote.refuse(known, "is for a --model behind HTTP; a model here has its own")
+    if len(far) == 1 or far[1]:
+        remote.refuse({"--draft-dtype": pair.draft_dtype is not None}, "is for a draft model on this machine")
     if all(far):
         here = {
             "--drafter": pair.drafter is not None,

@@ -164,6 +164,7 @@ class Loading(Machine):
 
     model: options.Model = options.DEFAULT_MODEL
     draft_model: options.DraftModel = None
+    draft_dtype: options.DraftDtype = None
     drafter: options.DrafterName = None
     verifier: options.VerifierName = None
     set_: options.Set = None
@@ -187,6 +188,7 @@ class Loading(Machine):
             drafter_settings=chosen["drafter"],
             verifier_settings=chosen["verifier"],
             dtype=self.dtype,
+            draft_dtype=self.draft_dtype,
             device=self.device,
             threads=self.threads,
             nodes=count,
@@ -205,12 +207,15 @@ class Measured(Machine):
 
     model: options.Model = options.DEFAULT_MODEL
     draft_model: options.DraftModel = None
+    draft_dtype: options.DraftDtype = None
 
     def spec(self) -> ModelSpec:
-        """The same for the bench."""
+        """The same for the bench. Raises InputError for the dtype of a draft model that is not there."""
         from betoken.bench.subject import ModelSpec
 
-        return ModelSpec(self.model, self.draft_model, self.dtype, self.device, self.threads)
+        return ModelSpec(
+            self.model, self.draft_model, self.dtype, self.device, self.threads, draft_dtype=self.draft_dtype
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

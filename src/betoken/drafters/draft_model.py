@@ -43,6 +43,12 @@ class HasVocabulary(Protocol):
         """Token -> id, special tokens included."""
 
 
+def check_draft_dtype(dtype: str | None, *, has_draft: bool) -> None:
+    """Raises InputError for the dtype of a draft model that is not there."""
+    if dtype is not None and not has_draft:
+        raise InputError("--draft-dtype (draft_dtype) needs a draft model: --draft-model")
+
+
 def check_vocabularies(target: HasVocabulary, draft: HasVocabulary) -> None:
     """Raises InputError unless the two tokenizers give the same ids to the same tokens.
 

@@ -35,7 +35,7 @@ def cells_of(asked: QualitySettings, methods: Sequence[Method]) -> list[QualityS
     for method in methods:
         if method.drafter == "draft-model" and asked.model.draft_model is None:
             raise InputError("drafter draft-model needs a second, smaller model: name it with --draft-model")
-        model = asked.model if method.drafter == "draft-model" else replace(asked.model, draft_model=None)
+        model = asked.model if method.drafter == "draft-model" else asked.model.alone()
         cells += [replace(asked, model=model, method=method, suites=(path,)) for path in asked.suites]
     return cells
 
