@@ -143,6 +143,23 @@ def test_two_features_are_fitted_on_other_drafts_than_the_threshold(suite: Path)
     found = judge_of(records, make(suite, judge=Judge(likelihood=1.0)), None)
     assert found.fitted is not None and found.fitted.likelihood > 0.5
     assert len(found.cases) == 60 and found.auc.right + found.auc.wrong == 60
+    assert set(found.signals) == {"verdict", "mean log-probability"}
+    assert found.signals["mean log-probability"].value == 1.0 and found.signals["verdict"].value > 0.9
+    assert set(judge_of(records, make(suite), None).signals) == {"verdict"}
+
+
+def test_a_judge_that_says_the_opposite_is_not_listened_to(suite: Path) -> None:
+    """If the mean log-probability knows better."""
+    records = telling(120)
+    for one in records:
+        one["odds"] = [-odds for odds in one["odds"]]
+        one["means"] = [-1.0 + one["correct"]] * 4
+    found = judge_of(records, make(suite, judge=Judge(likelihood=1.0)), None)
+    assert found.fitted is not None and found.fitted.temperature == pytest.approx(1000.0)
+    assert found.auc.value == 1.0 and found.signals["verdict"].value < 0.1
+    for one in records:
+        one["means"] = [float(-one["correct"])] * 4
+    assert judge_of(records, make(suite, judge=Judge(likelihood=1.0)), None).fitted is None
 
 
 def test_interrupted_frozen_and_obeyed(suite: Path, pair: Pair, tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def told(frozen: dict[str, Any], found: Found, out: Path) -> str:
         + ("" if frozen["target_right"] is None else f"; the target's own: {frozen['target_right']} right"),
         f"AUC {found.auc.value:.3f}, 95% interval {low:.3f} to {high:.3f} (n = {found.auc.right} right + "
         f"{found.auc.wrong} wrong)",
+        *_signals(found),
         *_table(found),
         _speed(found),
     ]
@@ -145,6 +146,13 @@ def told(frozen: dict[str, Any], found: Found, out: Path) -> str:
         lines.append(f"The target will answer alone: {found.fallback}")
     lines.append(f"{out}: use it with --set answer.config={out}, on other rows (betoken eval --without {out})")
     return "\n".join(lines)
+
+
+def _signals(found: Found) -> list[str]:
+    if len(found.signals) < 2:
+        return []
+    alone = ", ".join(f"{name} {area.value:.3f}" for name, area in found.signals.items())
+    return [f"alone, over all drafts: {alone}"]
 
 
 def _table(found: Found) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,8 @@ class Found:
     """With a judge that is never wrong."""
     table: tuple[Row, ...]
     fallback: str | None
+    signals: Mapping[str, Auc]
+    """What each kind of evidence tells alone, over all judged drafts."""
 
 
 def judge_of(records: Sequence[Record], settings: JudgingSettings, costs: Costs | None) -> Found:
@@ -101,7 +103,14 @@ def judge_of(records: Sequence[Record], settings: JudgingSettings, costs: Costs 
         ceiling=speed_up(cases, perfect, priced),
         table=_table(cases, limit, priced),
         fallback=_fallback(settings, area, fitted, threshold, expected),
+        signals=_signals(judged, two=two),
     )
+
+
+def _signals(judged: Sequence[Record], *, two: bool) -> dict[str, Auc]:
+    kinds = {"verdict": "odds"} | ({"mean log-probability": "means"} if two else {})
+    right = [record["correct"] for record in judged]
+    return {name: auc([record[key][-1] for record in judged], right) for name, key in kinds.items()}
 
 
 def _case(record: Record, settings: JudgingSettings, used: Fit) -> Case:

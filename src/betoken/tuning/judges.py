@@ -125,6 +125,10 @@ def fewest(bound: float, confidence: float) -> int:
     return math.ceil(math.log(1.0 - confidence) / math.log1p(-bound))
 
 
+_DEAF = 1e-3
+"""A weight of the log-odds that changes nothing."""
+
+
 @dataclass(frozen=True)
 class Fit:
     """How evidence becomes confidence, see `certainty`."""
@@ -141,18 +145,23 @@ class Fit:
 def fit(odds: Sequence[float], means: Sequence[float] | None, right: Sequence[bool]) -> Fit | None:
     """Temperature scaling (Guo et al. 2017) with a bias (Platt 1999), and with `means` a second feature: logistic.
 
-    A slight pull to (1, 0, 0) keeps it finite where the classes can be told apart without a mistake. None where
-    confidence should fall as the log-odds rise: then the judge says the opposite of what is right.
+    A slight pull to (1, 0, 0) keeps it finite where the classes can be told apart without a mistake. Where confidence
+    should fall as the log-odds rise, the judge says the opposite of what is right: its word is left out (a temperature
+    of 1000) if there are `means` which do better, and None if not.
     """
+    label = np.asarray(right, dtype=np.float64)
     columns = [np.asarray(odds, dtype=np.float64), np.ones(len(odds))]
     start = [1.0, 0.0]
     if means is not None:
         columns.append(np.asarray(means, dtype=np.float64))
         start.append(0.0)
-    weights = _logistic(np.stack(columns, axis=1), np.asarray(right, dtype=np.float64), np.array(start))
-    if weights[0] <= 1e-3:
+    weights = _logistic(np.stack(columns, axis=1), label, np.array(start))
+    if weights[0] > _DEAF:
+        return Fit(1.0 / float(weights[0]), float(weights[2]) if means is not None else 0.0, float(weights[1]))
+    if means is None:
         return None
-    return Fit(1.0 / float(weights[0]), float(weights[2]) if means is not None else 0.0, float(weights[1]))
+    bias, weight = _logistic(np.stack(columns[1:], axis=1), label, np.zeros(2)).tolist()
+    return Fit(1.0 / _DEAF, weight, bias) if weight > 0.0 else None
 
 
 def _logistic(features: Floats, label: Floats, start: Floats, pull: float = 0.1) -> Floats:

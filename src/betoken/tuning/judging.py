@@ -210,6 +210,7 @@ def _told(
             "right": found.auc.right,
             "wrong": found.auc.wrong,
         },
+        "signals": {name: area.value for name, area in found.signals.items()},
         "expected_speed_up": found.expected,
         "ceiling": found.ceiling,
         "draft_right": sum(record["correct"] for record in records),
