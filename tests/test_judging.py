@@ -199,6 +199,11 @@ def test_interrupted_frozen_and_obeyed(suite: Path, pair: Pair, tmp_path: Path) 
         assert alone.stats.fallback == told["fallback"] and alone.stats.draft_tokens == 0
     with pytest.raises(InputError, match="other settings"):
         calibrate(make(suite, seed=5), lambda spec, method: pair, out, kept)
+    together, beside = make(suite, with_target=True, batch=4), tmp_path / "together.jsonl"
+    calibrate(together, lambda spec, method: pair, tmp_path / "together.json", beside)
+    [same] = [one for one in read_results(beside)[1] if one["question"] == judged["question"]]
+    mine = pair.target.generate(asked, max_new_tokens=LENGTH)[0]
+    assert same | {"target": None} == judged and same["target"] == {"tokens": len(mine.tokens), "correct": False}
     again, _ = calibrate(make(suite, bound=0.5), lambda spec, method: pair, out, kept)
     assert again["bound"] == 0.5
 

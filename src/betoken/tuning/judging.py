@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def calibrate(
 
 
 def examined(pair: Pair, settings: JudgingSettings, labelled: Sequence[Labelled]) -> Iterator[Record]:
-    """One record for each question, as its draft is judged."""
+    """One record for each question, as its draft is judged; `batch` at a time if the target answers too."""
     if pair.draft is None:
         raise InputError("calibrate parse needs a draft model: --draft-model")
     docket, asked = Docket(), GenerationSettings(max_new_tokens=settings.max_new_tokens)
@@ -129,11 +130,13 @@ def examined(pair: Pair, settings: JudgingSettings, labelled: Sequence[Labelled]
     events = Together(writings, settings.batch)
     with Scoring(labelled) as scoring:
         try:
-            for place, result in as_they_end(events):
-                one = labelled[place]
-                record = scoring.judged(one, result.text) | {"finish_reason": result.finish_reason, **evidence[place]}
-                record["target"] = _own_answer(pair.target, one, settings, scoring) if settings.with_target else None
-                yield record
+            finished = as_they_end(events)
+            while ended := list(islice(finished, settings.batch if settings.with_target else 1)):
+                asked_of = [labelled[place] for place, _ in ended]
+                own = _own_answers(pair.target, asked_of, settings, scoring) if settings.with_target else [None]
+                for (place, result), one, answered in zip(ended, asked_of, own, strict=True):
+                    record = scoring.judged(one, result.text) | {"finish_reason": result.finish_reason}
+                    yield record | evidence[place] | {"target": answered}
         finally:
             events.close()
 
@@ -167,10 +170,17 @@ def _examine(question: Question, settings: JudgingSettings, evidence: dict[int, 
     return desk.result(list(draft), desk.text(draft), finish)
 
 
-def _own_answer(target: Engine, one: Labelled, settings: JudgingSettings, scoring: Scoring) -> Record:
-    prompt, raw = prompt_of(one, target, raw=settings.raw)
-    [result] = target.generate(prompt, raw=raw, max_new_tokens=settings.max_new_tokens)
-    return {"tokens": len(result.tokens), "correct": scoring.judged(one, result.text)["correct"]}
+def _own_answers(
+    target: Engine, asked: Sequence[Labelled], settings: JudgingSettings, scoring: Scoring
+) -> list[Record]:
+    """What the target answers itself, all questions together."""
+    put = [prompt_of(one, target, raw=settings.raw) for one in asked]
+    raw = put[0][1]  # of the model, not of the question
+    results = target.generate([prompt for prompt, _ in put], raw=raw, max_new_tokens=settings.max_new_tokens)
+    return [
+        {"tokens": len(result.tokens), "correct": scoring.judged(one, result.text)["correct"]}
+        for one, result in zip(asked, results, strict=True)
+    ]
 
 
 def costs_of(pair: Pair, chunk: int) -> Costs | None:
