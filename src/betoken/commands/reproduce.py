@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from betoken.commands.groups import Cores, grouped
+from betoken.commands.options import parse_whole_numbers
 from betoken.commands.progress import counting
 from betoken.errors import InputError
 
@@ -17,14 +19,112 @@ TRIPS = """PTP on grid trips (arXiv 2512.21323, section 5, on synthetic trips wh
 
 Trains, for each seed: an autoregressive model; two students of it, one that reads random numbers (O-PTP) and one that
 does not, to compare how many tokens in a row they get right; and a model of the same size from scratch that reads
-random numbers (C-PTP), to compare perplexities. Prints a table; findings, models and a provenance file
-stay in --out.
+random numbers (C-PTP), to compare perplexities. Then decodes trips with both students in every mode and compares each
+answer with plain sampling. Prints two tables; findings, models, answers and a provenance file stay in --out.
 
 [bold]Example[/bold]
 
   betoken reproduce trips --seeds 1,2,3 --out trips
 
 Allow an hour a seed on two cores. The same command continues an interrupted run."""
+
+EMBEDDINGS = """Three ways to read a random number (PTP, arXiv 2512.21323), on the same grid trips.
+
+Trains, for each seed, an autoregressive model and three O-PTP students of it that differ only in how a number becomes
+an input vector: its bits, its binary digits, or a point between three learned vectors. Prints a table; findings, models
+and a provenance file stay in --out.
+
+[bold]Example[/bold]
+
+  betoken reproduce embeddings --seeds 1,2,3 --out embeddings
+
+Allow an hour a seed on two cores. The same command continues an interrupted run."""
+
+PYTHON = """PTP on Python source (arXiv 2512.21323, section 5): the standard library of the running interpreter.
+
+Trains, for each seed: a teacher; an ordinary smaller model to draft for it; and two students of the teacher, one that
+reads random numbers (O-PTP) and one that does not. Then decodes with each of them and compares every answer with plain
+sampling. Prints two tables; they, a picture, findings, models, answers and a provenance file stay in --out.
+
+[bold]Example[/bold]
+
+  betoken reproduce python --out python
+
+Allow two hours a seed on two cores. The same command continues an interrupted run."""
+
+Out = Annotated[Path, typer.Option(help="Folder of the findings and the models.")]
+Seeds = Annotated[str, typer.Option(help="Of data, weights and numbers; comma-separated.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Sizes of the models of grid trips."""
+
+    learnt: Annotated[int, typer.Option("--trips", help="Trips to learn from.", min=2)] = 20_000
+    layers: Annotated[int, typer.Option(help="Of every model.", min=1)] = 4
+    hidden: Annotated[int, typer.Option(help="Width of every model, a multiple of 8.", min=8)] = 64
+    batch: Annotated[int, typer.Option(help="Trips of a step.", min=1)] = 32
+    lr: Annotated[float, typer.Option(help="Greatest learning rate.")] = 2e-3
+    window: Annotated[int, typer.Option(help="Nodes of a student's branch.")] = 32
+    cuts: Annotated[int, typer.Option(help="Branches over each trip.", min=1)] = 4
+    lm_steps: Annotated[int, typer.Option(help="Of the autoregressive model.", min=1)] = 1500
+    student_steps: Annotated[int, typer.Option(help="Of each student.", min=1)] = 1500
+
+    def sizes(self) -> dict[str, Any]:
+        """The same as fields of `GridSettings`."""
+        return {
+            "trips": self.learnt,
+            "hidden_size": self.hidden,
+            "intermediate_size": 3 * self.hidden,
+            "num_hidden_layers": self.layers,
+            "batch": self.batch,
+            "lr": self.lr,
+            "window": self.window,
+            "cuts": self.cuts,
+            "lm_steps": self.lm_steps,
+            "student_steps": self.student_steps,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scratch:
+    """The model of grid trips that has no teacher."""
+
+    scratch_steps: Annotated[int, typer.Option(help="Of the model from scratch.", min=1)] = 1200
+    scratch_window: Annotated[int, typer.Option(help="Nodes of its branch; 101 is a whole trip.")] = 101
+    scratch_cuts: Annotated[int, typer.Option(help="Its branches over each trip.", min=1)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The models of Python source, and what is decoded with them: fields of `PythonSettings` by other names."""
+
+    source: Annotated[Path | None, typer.Option(help="Folder of .py files instead of the standard library.")] = None
+    vocabulary: Annotated[int, typer.Option(help="Tokens of the byte-level BPE.", min=258)] = 1024
+    context: Annotated[int, typer.Option(help="Tokens of a row, and of a text.")] = 256
+    layers: Annotated[int, typer.Option(help="Of the teacher and its students.", min=1)] = 4
+    hidden: Annotated[int, typer.Option(help="Their width, a multiple of 8.", min=8)] = 192
+    drafter_layers: Annotated[int, typer.Option(help="Of the small model.", min=1)] = 2
+    drafter_hidden: Annotated[int, typer.Option(help="Its width, a multiple of 8.", min=8)] = 96
+    batch: Annotated[int, typer.Option(help="Rows of a step.", min=1)] = 16
+    lr: Annotated[float, typer.Option(help="Greatest learning rate.")] = 1e-3
+    window: Annotated[int, typer.Option(help="Nodes of a student's branch.")] = 16
+    cuts: Annotated[int, typer.Option(help="Branches over each row.", min=1)] = 8
+    teacher_steps: Annotated[int, typer.Option(help="Of the teacher.", min=1)] = 2000
+    drafter_steps: Annotated[int, typer.Option(help="Of the small model.", min=1)] = 2000
+    student_steps: Annotated[int, typer.Option(help="Of each student.", min=1)] = 1500
+    validation_share: Annotated[float, typer.Option(help="Share of the files that no model learns from.")] = 0.08
+    validation_rows: Annotated[int, typer.Option(help="Most rows of them to measure on.", min=1)] = 384
+    prompts: Annotated[int, typer.Option(help="Files whose middles are continued.")] = 24
+    prompt_tokens: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 96
+    max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 64
+    nodes: Annotated[int, typer.Option(help="Nodes of a forward pass in decoding.")] = 16
+
+    def sizes(self) -> dict[str, Any]:
+        """The fields of `PythonSettings`."""
+        named = {"layers": "num_hidden_layers", "hidden": "hidden_size", "drafter_hidden": "drafter_hidden_size"}
+        told = {named.get(name, name): value for name, value in vars(self).items()}
+        return told | {"source": None if self.source is None else str(self.source)}
 
 
 def register(app: typer.Typer) -> None:
@@ -40,42 +140,49 @@ def reproduce() -> None:
 @_app.command(help=TRIPS)
 @grouped
 def trips(
-    out: Annotated[Path, typer.Option(help="Folder of the findings and the models.")],
-    seeds: Annotated[str, typer.Option(help="Of data, weights and numbers; comma-separated.")] = "1",
-    layers: Annotated[int, typer.Option(help="Of every model.", min=1)] = 4,
-    hidden: Annotated[int, typer.Option(help="Width of every model, a multiple of 4.", min=4)] = 64,
-    batch: Annotated[int, typer.Option(help="Trips of a step.", min=1)] = 32,
-    lr: Annotated[float, typer.Option(help="Greatest learning rate.")] = 2e-3,
-    window: Annotated[int, typer.Option(help="Nodes of a student's branch.")] = 32,
-    cuts: Annotated[int, typer.Option(help="Branches over each trip.", min=1)] = 4,
-    lm_steps: Annotated[int, typer.Option(help="Of the autoregressive model.", min=1)] = 1500,
-    student_steps: Annotated[int, typer.Option(help="Of each student.", min=1)] = 1500,
-    scratch_steps: Annotated[int, typer.Option(help="Of the model from scratch.", min=1)] = 1200,
-    scratch_window: Annotated[int, typer.Option(help="Nodes of its branch; 101 is a whole trip.")] = 101,
-    scratch_cuts: Annotated[int, typer.Option(help="Its branches over each trip.", min=1)] = 1,
+    out: Out,
+    seeds: Seeds = "1",
     *,
+    grid: Grid,
+    scratch: Scratch,
+    decoded: Annotated[int, typer.Option(help="Trips to decode in each way.", min=1)] = 20,
+    nodes: Annotated[str, typer.Option(help="Nodes of a forward pass in decoding; comma-separated.")] = "16,32,64",
     cores: Cores,
 ) -> None:
+    numbers, counts = _seeds(seeds), parse_whole_numbers("--nodes", nodes)
+    cores.use()
+    from betoken.training.reproduce.trips import TripSettings, publish_trips, reproduce_trips
+
+    settings = TripSettings(**grid.sizes(), **vars(scratch), decoded=decoded, nodes=counts)
+    found = [reproduce_trips(settings, seed, out, counting) for seed in numbers]
+    typer.echo(publish_trips(settings, found, out))
+
+
+@_app.command(help=EMBEDDINGS)
+@grouped
+def embeddings(out: Out, seeds: Seeds = "1", *, grid: Grid, cores: Cores) -> None:
     numbers = _seeds(seeds)
     cores.use()
-    from betoken.training import reproduce as repeated
+    from betoken.training.reproduce.embeddings import publish_embeddings, reproduce_embeddings
+    from betoken.training.reproduce.trips import GridSettings
 
-    settings = repeated.TripSettings(
-        hidden_size=hidden,
-        intermediate_size=3 * hidden,
-        num_hidden_layers=layers,
-        batch=batch,
-        lr=lr,
-        window=window,
-        cuts=cuts,
-        lm_steps=lm_steps,
-        student_steps=student_steps,
-        scratch_steps=scratch_steps,
-        scratch_window=scratch_window,
-        scratch_cuts=scratch_cuts,
-    )
-    found = [repeated.reproduce_trips(settings, seed, out, counting) for seed in numbers]
-    typer.echo(repeated.publish(settings, found, out))
+    settings = GridSettings(**grid.sizes())
+    found = [reproduce_embeddings(settings, seed, out, counting) for seed in numbers]
+    typer.echo(publish_embeddings(settings, found, out))
+
+
+@_app.command(help=PYTHON)
+@grouped
+def python(out: Out, seeds: Seeds = "1", *, source: Source, cores: Cores) -> None:
+    numbers = _seeds(seeds)
+    cores.use()
+    from betoken.pictures import new_figure
+    from betoken.training.reproduce.python import PythonSettings, publish_python, reproduce_python
+
+    settings = PythonSettings(**source.sizes())
+    new_figure(1, 1)  # without matplotlib, say so before hours of training and not after them
+    found = [reproduce_python(settings, seed, out, counting) for seed in numbers]
+    typer.echo(publish_python(settings, found, out))
 
 
 def _seeds(text: str) -> list[int]:

@@ -35,11 +35,15 @@ def write_settings(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | N
     write_json(folder / "config.json", config.to_hf())
     bos = {} if config.bos_id is None else {"bos_token_id": config.bos_id}
     write_json(folder / "generation_config.json", {"eos_token_id": list(config.eos_ids), **bos})
-    if tokenizer is None:
-        return
+    if tokenizer is not None:
+        write_tokenizer(folder, tokenizer, config.context)
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, context: int) -> None:
+    """`tokenizer.json` and `tokenizer_config.json`, which alone are enough for `Tokenizer.from_folder`."""
     tokenizer.core.save(str(folder / "tokenizer.json"))
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    settings |= {"model_max_length": config.context, **tokenizer.special_names}
+    settings |= {"model_max_length": context, **tokenizer.special_names}
     if tokenizer.chat_template is not None:
         settings["chat_template"] = tokenizer.chat_template
     write_json(folder / "tokenizer_config.json", settings)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from betoken.training.data import Rows
 from betoken.training.draws import Purpose, generator
 from betoken.training.fit import Tell
-from betoken.training.intervals import places
+from betoken.training.intervals import picked_tokens, places, token_intervals
+from betoken.training.model import CausalModel
 from betoken.training.objectives import inverse_autoregressive
-from betoken.training.ptp import Branches, PtpTask
+from betoken.training.ptp import Branches, PtpSettings, PtpTask
 from betoken.training.windows import Windows, cut_points
 
 
@@ -27,8 +30,11 @@ class Validation:
     """[L - 1] the same from its second node, whatever the first one said."""
     branches: int
     """Branches measured."""
+    loss: float
+    """Mean minus log-probability that the nodes give to their tokens, in nats; for `scratch` under numbers drawn in the
+    student's own intervals."""
     perplexity: float | None = None
-    """`scratch` only: exp of the mean loss of all nodes, each u drawn under the student's own law."""
+    """`scratch` only: exp of `loss`, that of a model of text."""
 
     @property
     def mean_run(self) -> float:
@@ -51,19 +57,58 @@ def validate(task: PtpTask, rows: Rows, *, batch: int = 8, tell: Tell) -> Valida
         part = rows.take(slice(at, at + batch))
         numbers = generator(task.settings.seed, Purpose.VALIDATION, at)
         right, alive, loss = _measure(task, part, numbers)
-        for tally, first in zip(tallies, (0, 1), strict=True):
-            _count(tally, right[:, first:], alive[:, first:])
-        losses += [] if loss is None else [loss]
+        _tally(tallies, right, alive)
+        losses.append(loss)
         tell(min(at + batch, len(rows)), len(rows), "validating")
+    mean = float(torch.cat(losses).double().mean())
+    perplexity = math.exp(min(mean, 50.0)) if task.settings.objective == "scratch" else None
+    return _validation(tallies, len(rows) * task.settings.cuts, mean, perplexity)
+
+
+@torch.no_grad()
+def validate_draft_model(
+    teacher: CausalModel, drafter: CausalModel, rows: Rows, settings: PtpSettings, *, batch: int = 8
+) -> Validation:
+    """The same of an ordinary draft model that guesses with the teacher's numbers, one call a token.
+
+    The branches and numbers are those that `validate` gives students of these settings. A guess counts while all
+    before it were right, so it stands behind the text itself, and one pass over the text tells all guesses.
+    """
+    window = settings.window
+    tallies = [np.zeros((2, window)), np.zeros((2, window - 1))]
+    losses: list[torch.Tensor] = []
+    for at in range(0, len(rows), batch):
+        part = rows.take(slice(at, at + batch))
+        numbers = generator(settings.seed, Purpose.VALIDATION, at)
+        starts = cut_points(numbers, part.first, part.lengths, window, settings.cuts)
+        tokens = torch.from_numpy(part.tokens).to(teacher.device)
+        windows = Windows.over(starts, window, part.lengths, tokens.shape[1], teacher.device)
+        labels = windows.of_text(tokens)
+        v = torch.from_numpy(numbers.random(labels.shape)).to(teacher.device)
+        true, guessed = (_logits_before(model, tokens, windows) for model in (teacher, drafter))
+        where = token_intervals(true, labels.flatten(), settings.law)
+        said = picked_tokens(guessed, places(where, v.flatten()), settings.law).view(labels.shape)
+        alive = windows.inside & where.possible.view(labels.shape).cumprod(1).bool()
+        losses.append(cross_entropy(guessed, labels.flatten(), reduction="none")[alive.flatten()])
+        _tally(tallies, ((said == labels) & alive).cpu().numpy(), alive.cpu().numpy())
+    return _validation(tallies, len(rows) * settings.cuts, float(torch.cat(losses).double().mean()))
+
+
+def _logits_before(model: CausalModel, tokens: torch.Tensor, windows: Windows) -> torch.Tensor:
+    """[B * L * C, V] a model's logits of the windows' tokens: those at the place before each."""
+    row = torch.arange(len(tokens), device=tokens.device)[:, None, None].expand(windows.index.shape)
+    return model.head(model.read(tokens).hidden[row, windows.index - 1].flatten(0, 2))
+
+
+def _validation(
+    tallies: Sequence[np.ndarray], branches: int, loss: float, perplexity: float | None = None
+) -> Validation:
     first_runs, runs = (_survival(tally) for tally in tallies)
-    mean = math.exp(min(float(torch.cat(losses).double().mean()), 50.0)) if losses else None
-    return Validation(first_runs, runs, len(rows) * task.settings.cuts, mean)
+    return Validation(first_runs, runs, branches, loss, perplexity)
 
 
-def _measure(
-    task: PtpTask, part: Rows, numbers: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, torch.Tensor | None]:
-    """[B, L, C] which nodes are right, [B, L, C] which count, and for `scratch` the loss [W] under its own numbers."""
+def _measure(task: PtpTask, part: Rows, numbers: np.random.Generator) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
+    """[B, L, C] which nodes are right, [B, L, C] which count, and their losses, one a counted node."""
     settings = task.settings
     starts = cut_points(numbers, part.first, part.lengths, settings.window, settings.cuts)
     tokens = torch.from_numpy(part.tokens).to(task.device)
@@ -76,14 +121,20 @@ def _measure(
     alive = windows.inside & where.possible.cumprod(1).bool()
     states = task.states(text, windows, u, windows.inside)
     branches = Branches(windows, labels, u, windows.inside, states)
-    right = torch.zeros_like(alive)
-    right[windows.inside] = task.said(task.model.student.head(states), branches) == labels[windows.inside]
-    loss = None
+    right, logits, counted = torch.zeros_like(alive), task.model.student.head(states), alive[windows.inside]
+    right[windows.inside] = task.said(logits, branches) == labels[windows.inside]
     if settings.objective == "scratch":
         own = inverse_autoregressive(task.model, text, windows, labels, v)
         logits = task.model.student.head(task.states(text, windows, own, windows.inside))
-        loss = torch.nn.functional.cross_entropy(logits, labels[windows.inside], reduction="none")
+        counted = torch.ones_like(counted)
+    loss = cross_entropy(logits, labels[windows.inside], reduction="none")[counted]
     return right.cpu().numpy(), alive.cpu().numpy(), loss
+
+
+def _tally(tallies: Sequence[np.ndarray], right: np.ndarray, alive: np.ndarray) -> None:
+    """Count the runs from the first and from the second node."""
+    for tally, first in zip(tallies, (0, 1), strict=True):
+        _count(tally, right[:, first:], alive[:, first:])
 
 
 def _count(tally: np.ndarray, right: np.ndarray, alive: np.ndarray) -> None:
