@@ -80,7 +80,7 @@ def tiny_folder(folder: Path, seed: int, *texts: str) -> str:
 def trio(folder: Path, *words: str) -> tuple[Engine, Engine, Engine]:
     """Target, a draft model with its tokens, and one with others."""
     folders = [tiny_folder(folder / name, seed, *words) for name, seed in (("a", 1), ("b", 2))]
-    folders.append(tiny_folder(folder / "other", 3, "is this answer right so far? a quick brown dog"))
+    folders.append(tiny_folder(folder / "other", 3, "is the answer free of mistakes? a quick brown dog"))
     cache = folder / "cache"  # packed weights are not for the user's own cache
     one, two, three = (betoken.load(name, drafter="none", dtype="int8", threads=1, cache_dir=cache) for name in folders)
     return one, two, three

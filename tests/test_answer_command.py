@@ -21,7 +21,7 @@ PAIR = ("answer", "--model", "tiny", "--draft-model", "other", "--dtype", "int8"
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_home(tmp_path_factory.mktemp("home"))
-    tiny_folder(folder / "other", 3, "is this answer right so far? a quick brown dog")
+    tiny_folder(folder / "other", 3, "is this answer free of mistakes? a quick brown dog")
     return folder
 
 

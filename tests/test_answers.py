@@ -10,7 +10,9 @@ import pytest
 from answer_worlds import counted, idle, passes, plain, plain_logits, trio
 from betoken.answers import METHODS, AnswerResult, answer, stream
 from betoken.answers.boundaries import boundaries
+from betoken.answers.desk import Desk
 from betoken.answers.judge import Judge, VerdictTokens
+from betoken.answers.method import Question
 from betoken.answers.parse import Parse
 from betoken.decode import Decoder, Request
 from betoken.drafters.plain import Plain
@@ -19,7 +21,9 @@ from betoken.drafters.suffix import Suffix
 from betoken.engine import Engine
 from betoken.errors import InputError
 from betoken.models.native.isa import isa
+from betoken.settings import GenerationSettings
 from betoken.testing import ToyTarget
+from betoken.text import TextStream
 from betoken.tuning.nodes import FixedNodes
 from betoken.verifiers.replay import Replay
 
@@ -169,6 +173,21 @@ def test_events_are_the_answer(target: Engine, draft: Engine) -> None:
     assert drafted == draft.generate(ASK, max_new_tokens=LENGTH)[0].text
     assert "".join(event.text for event in seen if event.kind != "draft") == events.result.text
     assert events.result.text == target.tokenizer.decode(events.result.tokens)
+
+
+def test_what_is_shown_of_a_kept_part_stays(target: Engine, draft: Engine) -> None:
+    """Wherever it is cut: half a character waits for its other half, a beginning of a stop text for its end."""
+    asked = GenerationSettings(max_new_tokens=LENGTH, stop=("ab",))
+    desk = Desk(Question(ASK, target, draft, asked), "draft")
+    words = [target.tokenizer.encode(text, add_special=False) for text in ("a", "b", "é", "日")]
+    chance = np.random.default_rng(0)
+    for _ in range(50):
+        ids = [token for place in chance.integers(0, len(words), 12) for token in words[place]]
+        whole = TextStream(target.tokenizer, ("ab",))
+        text = "".join(whole.push(token) for token in ids) + whole.finish()
+        shown = [desk.certain(ids[:end]) for end in range(len(ids) + 1)]
+        assert all(text.startswith(part) for part in shown)
+        assert all(later.startswith(part) for part, later in zip(shown, shown[1:], strict=False))
 
 
 def test_an_answer_that_is_dropped_leaves_nothing_behind(target: Engine, draft: Engine) -> None:

@@ -71,6 +71,11 @@ class Desk(Account):
         stream = TextStream(self.target.tokenizer)
         return "".join(stream.push(token) for token in ids) + stream.finish()
 
+    def certain(self, ids: Sequence[int]) -> str:
+        """The part of it that stays whatever comes next: no half of a character, and no beginning of a stop text."""
+        stream = TextStream(self.target.tokenizer, self.question.settings.ending.stop)
+        return "".join(stream.push(token) for token in ids)
+
     def write(
         self, kept: Sequence[int], *, hint: Sequence[int] = (), slot: int | None = None
     ) -> Generator[Event, None, AnswerResult]:
@@ -97,6 +102,8 @@ class Desk(Account):
         written = [text.push(token) for token in kept]
         if len(kept) >= settings.max_new_tokens or len(self.prompt) + len(kept) >= self.target.target.context:
             written.append(text.finish())
+            if written[-1]:
+                yield Event("text", written[-1])
             reason: FinishReason = "length" if len(kept) >= settings.max_new_tokens else "context"
             return self.result(kept, "".join(written), reason)
         tokens = list(kept)

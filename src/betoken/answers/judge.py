@@ -25,7 +25,8 @@ that its keys and values serve the continuation. `prompt`: before question and d
 LAYOUTS: tuple[Literal["suffix", "prompt"], ...] = ("suffix", "prompt")
 _MARK = "ANSWER-UNDER-REVIEW"
 """Stands for the draft while a chat template is rendered."""
-_AFTER = "Is this answer right so far? It may be unfinished: judge only what is there. Reply with one word: {} or {}."
+_AFTER = "You are a strict grader. Is the answer free of mistakes? Reply with one word: {} or {}."
+"""docs/results/parse.md compares wordings."""
 _BEFORE = (
     "You check answers. Below are a question and the beginning of an answer, which may be unfinished: judge only what "
     "is there. Reply with one word: {} or {}."
@@ -91,12 +92,13 @@ class Judge:
     def turns(self, prompt: Prompt, draft: str) -> list[Message]:
         """The conversation whose next word is the verdict on `draft`."""
         if self.layout == "prompt":
-            return _review(messages_of(prompt), draft, self._instruction)
+            return _review(messages_of(prompt), draft, self.asks)
         answered: list[Message] = [{"role": "assistant", "content": draft}]
-        return [*messages_of(prompt), *answered, {"role": "user", "content": self._instruction}]
+        return [*messages_of(prompt), *answered, {"role": "user", "content": self.asks}]
 
     @property
-    def _instruction(self) -> str:
+    def asks(self) -> str:
+        """The judging instruction: its own, or the general one of its layout."""
         general = _BEFORE if self.layout == "prompt" else _AFTER
         return self.instruction or general.format(self.correct, self.incorrect)
 
@@ -104,8 +106,8 @@ class Judge:
         if not isinstance(prompt, str):
             raise InputError("a raw prompt is a text, not chat messages")
         if self.layout != "prompt":
-            return prompt, f"\n\n{self._instruction}\nVerdict:"
-        return f"{self._instruction}\n\nQuestion:\n{prompt}\n\nAnswer:\n", "\n\nVerdict:"
+            return prompt, f"\n\n{self.asks}\nVerdict:"
+        return f"{self.asks}\n\nQuestion:\n{prompt}\n\nAnswer:\n", "\n\nVerdict:"
 
     def confidence(self, log_odds: float, mean_logprob: float = 0.0) -> float:
         """Probability of Correct, between 0 and 1."""

@@ -85,10 +85,10 @@ class Cascade(Judge):
         with Hearing(desk, self.judge(plan), draft, self.chunk) as hearing:
             kept = yield from self.keep(hearing, plan)
             desk.kept = kept
-            text = desk.text(draft[:kept])
-            yield Event("kept", text)
             if kept == len(draft):
+                yield Event("kept", text := desk.text(draft))
                 return desk.result(list(draft), text, finish)
+            yield Event("kept", desk.certain(draft[:kept]))
             return (yield from desk.write(draft[:kept], hint=draft, slot=hearing.hand_over(kept)))
 
     def keep(self, hearing: Hearing, plan: Plan) -> Generator[Event, None, int]:

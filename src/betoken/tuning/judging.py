@@ -195,7 +195,7 @@ def _told(
     settings: JudgingSettings, found: Found, pair: Pair, labelled: Sequence[Labelled], records: Sequence[Record]
 ) -> dict[str, Any]:
     used, threshold = found.fitted or Fit(1.0, 0.0, 0.0), found.threshold
-    judge = replace(settings.judge, **asdict(used))
+    judge = replace(settings.judge, **asdict(used), instruction=settings.judge.asks)
     targets: list[Mapping[str, Any]] = [record["target"] for record in records if record["target"] is not None]
     return {
         "kind": KIND,
