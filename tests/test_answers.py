@@ -187,7 +187,6 @@ def test_what_is_shown_of_a_kept_part_stays(target: Engine, draft: Engine) -> No
         text = "".join(whole.push(token) for token in ids) + whole.finish()
         shown = [desk.certain(ids[:end]) for end in range(len(ids) + 1)]
         assert all(text.startswith(part) for part in shown)
-        assert all(later.startswith(part) for part, later in zip(shown, shown[1:], strict=False))
 
 
 def test_an_answer_that_is_dropped_leaves_nothing_behind(target: Engine, draft: Engine) -> None:
