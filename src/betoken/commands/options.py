@@ -129,7 +129,7 @@ Suites = Annotated[list[str], typer.Option("--suite", help="File or name; may be
 Data = Annotated[Path | None, typer.Option("--data", help="Folder of named suites; else $BETOKEN_DATA.")]
 Without = Annotated[
     list[Path] | None,
-    typer.Option("--without", help="Leave out the rows that made this file of betoken calibrate asd."),
+    typer.Option("--without", help="Leave out the rows that made this file of betoken calibrate."),
 ]
 PlainText = Annotated[bool, typer.Option("--raw", help="Plain text instead of the chat template.")]
 Out = Annotated[Path | None, typer.Option("--out", help="File of all answers; the same command continues it.")]
