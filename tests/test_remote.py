@@ -312,7 +312,7 @@ def test_a_busy_server_is_asked_again(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_dead_server_is_told_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the model on this machine is loaded."""
-    monkeypatch.setattr("betoken.engine.load", None)
+    monkeypatch.setattr("betoken.loading.load", None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     code, out, error = command(capsys, "--model", "smollm2-135m", "--draft-model", f"http://u:pw@127.0.0.1:{port}")

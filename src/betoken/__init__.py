@@ -9,7 +9,8 @@ from betoken.errors import BetokenError, InputError
 
 if TYPE_CHECKING:
     from betoken.conversation import Conversation
-    from betoken.engine import Engine, Stream, load
+    from betoken.engine import Engine, Stream
+    from betoken.loading import load
     from betoken.result import Chunk, Result, Stats
     from betoken.settings import GenerationSettings
 
@@ -37,7 +38,7 @@ _LAZY = {
     "Result": "betoken.result",
     "Stats": "betoken.result",
     "Stream": "betoken.engine",
-    "load": "betoken.engine",
+    "load": "betoken.loading",
 }
 """Public name -> its module, imported when it is first used: torch takes seconds, `betoken --help` must not."""
 

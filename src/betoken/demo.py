@@ -11,7 +11,8 @@ from rich.rule import Rule
 from rich.table import Column, Table
 
 from betoken.drafters.plain import Plain
-from betoken.engine import Engine, load
+from betoken.engine import Engine
+from betoken.loading import load
 from betoken.models.files import BarProgress
 from betoken.result import Result
 from betoken.tuning.nodes import FixedNodes

@@ -26,7 +26,7 @@ PairLoader = Callable[[ModelSpec, Method], Pair]
 
 def load_pair(spec: ModelSpec, method: Method) -> Pair:
     """The `PairLoader` for real models; without a draft model in `spec` none is loaded."""
-    from betoken.engine import load
+    from betoken.loading import load
 
     def opened(one: ModelSpec, verifier: str, verifier_settings: Mapping[str, object]) -> Engine:
         return load(

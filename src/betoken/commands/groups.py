@@ -177,7 +177,7 @@ class Loading(Machine):
         """`betoken.load`, with a bar while a model is fetched."""
         chosen = options.parse_set(self.set_ or ())
         count = options.parse_nodes(self.nodes)
-        from betoken.engine import load  # imports torch
+        from betoken.loading import load  # imports torch
         from betoken.models.files import BarProgress
 
         engine = load(
