@@ -134,6 +134,8 @@ def test_bad_seeds_are_refused_before_anything_is_made(
         ("trips", "--nodes=16,x", "write whole numbers"),
         ("trips", "--nodes=0", "nodes must be at least 1"),
         ("embeddings", "--window=1", "window must be from 2 to 101"),
+        ("embeddings", "--lr=0", "lr and clip must be above 0"),
+        ("python", "--lr=nan", "lr and clip must be above 0"),
         ("python", "--drafter-hidden=12", "multiple of twice the 4"),
         ("python", "--window=256", "window must be from 2 to 255"),
         ("python", "--nodes=1", "nodes at least 2"),

@@ -41,7 +41,7 @@ def read_corpus(folder: Path, share: float) -> Corpus:
     found = {}
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(folder)
-        if not LEFT_OUT & set(name.parts) and (text := _text(path)).strip() and len(text) <= LONGEST:
+        if path.is_file() and not LEFT_OUT & set(name.parts) and (text := _text(path)).strip() and len(text) <= LONGEST:
             found[name.as_posix()] = text
     held = sorted((place, name) for name in found if (place := _place(name)) < share)
     validation = {name: found[name] for _, name in held}

@@ -84,6 +84,7 @@ class PythonSettings:
         check_heads(self.hidden_size, self.num_attention_heads)
         check_heads(self.drafter_hidden_size, self.num_attention_heads)
         check_window("window", self.window, self.context)
+        self.fit(self.teacher_steps, 0)
         if not 0.0 < self.validation_share < 1.0:
             raise InputError(f"validation_share must lie between 0 and 1, not {self.validation_share}")
         if self.nodes < 2 or min(self.prompts, self.prompt_tokens, self.max_new_tokens) < 1:

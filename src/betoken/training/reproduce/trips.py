@@ -56,6 +56,7 @@ class GridSettings:
     def __post_init__(self) -> None:
         check_window("window", self.window, SEQUENCE)
         check_heads(self.hidden_size, self.num_attention_heads)
+        self.fit(self.lm_steps, 0)
 
     def fit(self, steps: int, seed: int) -> FitSettings:
         """How each training runs."""
