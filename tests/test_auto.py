@@ -16,7 +16,7 @@ from betoken.tree import Role, RowTree, TokenTree
 from betoken.tuning.acceptance import Acceptance
 from betoken.tuning.account import Account
 from betoken.tuning.auto import AutoNodes
-from betoken.tuning.cost import CostModel
+from betoken.tuning.cost import CostModel, Prices
 from betoken.tuning.gains import LIMITS, DraftTimes, Gains, arm_below
 from betoken.tuning.nodes import FixedNodes, StepTimes
 from betoken.tuning.simulate import (
@@ -304,17 +304,66 @@ def test_rows_of_a_batch_rest_and_come_back() -> None:
     assert sum(limit > 1 for limit in back) > 40, "a drafter that pays again is used again"
 
 
+def test_a_batch_in_which_little_can_be_won_is_left_alone() -> None:
+    """In 24 of 25 steps nothing is decided for any row; in the others rows are judged together."""
+    setup = Machine(small, DraftCost(step=0.2))
+    policy = auto(setup)
+    rows = tuple(
+        Row(b, b, np.ones(1, np.int64), SamplingSettings(), StopSettings(10_000), frozenset(), 100_000)
+        for b in range(16)
+    )
+    drafted_steps(policy, setup, rows, 32, right=False)
+    decided = []
+    for _ in range(200):
+        most = drafted_steps(policy, setup, rows, 1, right=False)
+        decided.append(len(policy._awake))
+        assert policy._awake or most == [1]
+    assert sum(count > 0 for count in decided) <= 0.08 * len(decided)
+    assert {count for count in decided if count} == {16}
+
+
+def test_plain_steps_are_accounted_for_when_something_is_decided_again() -> None:
+    account = Account(moods=(Gains(), Gains(), Gains()), acceptance=Acceptance(), credit=0.25, purse=0.5)
+    account.resume(7, 0.5)  # its first step
+    account.tokens, account.cost, account.rest = 3.0, 1.5, 9
+    account.sleep(7, 8)
+    assert account.wake == 24, "a rest ends at a multiple of 8"
+    account.resume(24, 0.5)
+    assert account.missed == 17, "steps 7 to 23"
+    assert account.credit == pytest.approx(0.25 + 17 * 0.5 * account.allowance)
+    assert account.purse == pytest.approx(0.5 + 17 * 0.01)
+    assert account.tokens == pytest.approx(1 + 2 * 0.95**17)
+    assert account.cost == pytest.approx(1 + 0.5 * 0.95**17)
+
+
+def test_what_can_be_won_is_what_a_right_node_a_row_would_bring() -> None:
+    curve = np.arange(1025.0) + 4.0  # 4 rows take 8, with a node more each 12
+    assert Prices(curve, curve, 4, 64).prize == pytest.approx(2 / (12 / 8) - 1)
+    assert Prices(curve, curve, 1, 64).prize == 1.0
+    assert Prices(curve, curve, 400, 64).prize == 0.05, "never nothing: text may turn"
+    assert Prices(curve, curve, 4, 64).share == pytest.approx(8 / 4), "the batch waits for one row's draft"
+
+
+def test_the_rows_that_were_asked_share_what_drafting_took() -> None:
+    policy = auto(Machine(FLAT))
+    for _ in range(5):
+        policy._arms.times.learn(0, 0.1)
+    assert policy._drafting(0.5, 4) == pytest.approx(0.1 + 0.4 / 4)
+    assert policy._drafting(0.5, 1) == 0.5
+
+
 def test_a_drafter_that_invests_and_has_nothing_to_send_is_left_alone() -> None:
     account = Account(moods=(Gains(), Gains(), Gains()), acceptance=Acceptance(), credit=5.0, invests=True, arm=1)
+    account.allowance = 0.015
     rests = []
     for _ in range(14):
         account.rest = 0
-        account.settle(1, 0.01, 0.015)
+        account.settle(1, 0.01)
         rests.append(account.rest)
     assert rests == [0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8]
     account.nodes = 2
     account.rest = 0
-    account.settle(2, 0.02, 0.015)
+    account.settle(2, 0.02)
     assert account.rest == 0 and account.empty == 0
 
 
@@ -394,12 +443,23 @@ def test_gains_of_smaller_limits_follow_from_larger_ones() -> None:
 def test_drafting_is_not_afforded_at_limits_that_nothing_is_known_of() -> None:
     times = DraftTimes()
     assert np.isinf(times.extra()[2:]).all()
-    times.learn(0, 0.25)
+    for _ in range(2):
+        times.learn(0, 0.25)
     times.learn(arm_below(4), 1.75)
     extra = times.extra()
     assert extra[arm_below(4)] == pytest.approx(1.5)
     assert extra[arm_below(2)] == pytest.approx(0.5)
     assert extra[arm_below(16)] == pytest.approx(7.5)
+
+
+def test_one_slow_step_without_a_draft_does_not_make_drafting_free() -> None:
+    """Where drafting looked free there was a draft in every step, and nothing told any more what other steps take."""
+    times = DraftTimes()
+    times.learn(arm_below(2), 0.1)
+    times.learn(0, 1.0)
+    assert times.extra()[1] == pytest.approx(0.1)
+    times.learn(0, 0.02)
+    assert times.extra()[1] == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize("floor", [0.0, 1.0, -1.0, float("nan")])

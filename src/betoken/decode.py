@@ -92,6 +92,8 @@ class Decoder:
         self.prefill_s: dict[int, float] = {}
         self.observer: Observer | None = None
         """Called at the end of every decoding step, outside the timings, when its tokens are committed already."""
+        self._late_s = 0.0
+        """What the node policy took after the last step was timed; counts in the next one."""
         self._ids = count()
 
     def admit(self, request: Request) -> Row:
@@ -190,7 +192,7 @@ class Decoder:
         return self._decode(state) if state.rows else []
 
     def _decode(self, state: State) -> list[Advance]:
-        began = perf_counter()
+        began = perf_counter() - self._late_s
         tree = self._draft(state)
         drafted = perf_counter()
         slots = [row.slot for row in state.rows]
@@ -206,7 +208,9 @@ class Decoder:
             target=scored - drafted,
             verify=verified - scored,
         )
+        began = perf_counter()
         self.policy.observe(tree, verdict, state, times)
+        self._late_s = perf_counter() - began
         if self.observer is not None:
             self.observer(tree, scores, verdict, state)
         return [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from betoken.tuning.acceptance import Acceptance
 from betoken.tuning.cost import Prices
@@ -19,8 +20,10 @@ _LOOK_SHARE, _DEAR_LOOK_SHARE = 0.01, 0.015
 FIRST_PURSE, DOUBTED_PURSE = 0.6, 0.4
 """Plain steps of such looks that are there from the start: an unlucky first draft shall not decide it. The lesser for a
 drafter that never paid in other requests."""
+_CHEAP_PURSE = 0.3
+"""What is added to it where drafting is not dear: many looks, so that a drafter which learns from them can."""
 _LONGEST_REST = 16
-"""Steps after which a row that cannot afford a look is judged anew."""
+"""Steps after which a row that can afford nothing is judged anew."""
 _PAUSE = 8
 """Most plain steps after which a drafter that invests is asked again once the credit has run out; a quarter of the
 drafts that brought nothing."""
@@ -71,6 +74,10 @@ class Account:
     acceptance: Acceptance
     credit: float
     purse: float = FIRST_PURSE
+    allowance: float = 0.015
+    """Loss that a committed token allows, in plain steps, where much can be won."""
+    prize: float = 1.0
+    """How much can be won where nodes cost what they do now (`Prices.prize`): what is staked is in proportion."""
     tokens: float = 1.0
     """Running average of committed tokens a step."""
     cost: float = 1.0
@@ -80,6 +87,10 @@ class Account:
     """What drafting at this arm costs."""
     rest: int = 0
     """Steps to come in which nothing is decided, because nothing can be afforded: plain decoding."""
+    wake: int = 0
+    """The step in which something is decided next."""
+    settled: int | None = None
+    """The last step that is accounted for, those since then were plain; None before the row's first step."""
     looking: int = 0
     """Steps left of a look at a drafter that was left alone, this one included."""
     look_arm: int = 0
@@ -150,7 +161,8 @@ class Account:
         self.look_arm = max(arm for arm, staked in enumerate(stake) if arm == 0 or staked * steps <= within)
         self.looking = steps if self.look_arm else 0
         if not self.look_arm and len(stake) > 1:
-            self.rest = max(0, min(int((least - self.purse) / _LOOK_SHARE), _LONGEST_REST))
+            saving = (least - self.purse) / _LOOK_SHARE
+            self.rest = max(0, min(int(saving), _LONGEST_REST), self._until(stake[1] if self._promising else least))
         return self.look_arm
 
     def invest(self, stake: Sequence[float]) -> int:
@@ -169,25 +181,61 @@ class Account:
         arm = self.look_arm if self.looking else cheap
         if stake[arm] <= self.credit:
             return arm
-        if self.net < 0.0:
-            self.rest = min(self.drafts // 4, _PAUSE)
+        waits = self._until(stake[1] if self._promising else stake[arm])
+        self.rest = max(min(self.drafts // 4, _PAUSE) if self.net < 0.0 else 0, waits)
         return 0
 
-    def settle(self, committed: int, spent: float, allowance: float) -> None:
-        """A step committed so many tokens and took `spent` longer than a plain one; a token allows `allowance`."""
-        self.drafts += self.arm > 0
-        self.missed = 0 if self.arm else self.missed + committed
-        if self.arm and self.invests:  # too few nodes for its least growth, and nothing in its pool
+    def resume(self, step: int, prize: float) -> None:
+        """Something is decided again in this step: account for the plain ones since the last."""
+        steps = 0 if self.settled is None else step - 1 - self.settled
+        self.settled, self.prize = step, prize
+        if steps:
+            self.missed += steps
+            self.credit += steps * self.allowance * prize
+            self.purse = min(self.purse + steps * self._look_share, _MOST_PURSE)
+            faded = _FADE**steps
+            self.tokens = 1.0 + (self.tokens - 1.0) * faded
+            self.cost = 1.0 + (self.cost - 1.0) * faded
+
+    def sleep(self, step: int, together: int) -> None:
+        """Rest after this step as was decided; a rest ends at a multiple of `together` steps."""
+        if not self.arm:
+            self.settled = step - 1  # this one was plain
+        self.wake = step + 1
+        if self.rest:
+            self.wake = -(-(step + 1 + self.rest) // together) * together
+            self.rest = 0
+
+    @property
+    def _look_share(self) -> float:
+        return _DEAR_LOOK_SHARE if self.dear else _LOOK_SHARE
+
+    @property
+    def _promising(self) -> bool:
+        """Whether an arm may pay that costs less than a look or an investment."""
+        return self.plan is not None and len(self.plan.promising) > 0
+
+    def _until(self, stake: float) -> int:
+        """Plain steps after which the credit covers the stake; not to be known for longer than the longest rest."""
+        return max(0, min(ceil((stake - self.credit) / (self.allowance * self.prize)) - 1, _LONGEST_REST))
+
+    def settle(self, committed: int, spent: float) -> None:
+        """A step in which a draft was asked for: its tokens, and how much longer it took than a plain one."""
+        self.drafts += 1
+        self.missed = 0
+        if self.drafts == 3 and not self.dear:  # by now it is known what drafting takes
+            self.purse += _CHEAP_PURSE * self.prize
+        if self.invests:  # too few nodes for its least growth, and nothing in its pool
             self.empty = self.empty + 1 if self.nodes == 1 else 0
             self.rest = max(self.rest, min(self.empty - _FIRST_EMPTY, _PAUSE))
-        self.credit += committed * (1.0 + allowance) - 1.0 - spent
+        self.credit += committed * (1.0 + self.allowance * self.prize) - 1.0 - spent
         self.net += committed - 1.0 - spent
         share = self.reinvested if self.invests else _EARNED_SHARE if self.dear else 0.0
         earned = share * max(0.0, committed - 1.0 - spent)
         if self.nodes > 1:
             self.fresh, self.paused = False, False
             self.vain = 0 if committed > 1 else self.vain + 1
-        self.purse = min(self.purse + (_DEAR_LOOK_SHARE if self.dear else _LOOK_SHARE) + earned, _MOST_PURSE)
+        self.purse = min(self.purse + self._look_share + earned, _MOST_PURSE)
         if self.looking:  # a look that pays is followed by others at once: the text has turned in the drafter's favour
             saved = 0.0 if self.invests else committed - 1.0
             self.purse = min(max(0.0, self.purse + saved - spent), _MOST_PURSE)

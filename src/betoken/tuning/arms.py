@@ -13,6 +13,8 @@ from betoken.tuning.gains import DraftTimes, arm_below
 _CHEAP_STAKE = 0.1
 """Plain steps that a limit far beyond those that were tried may stake."""
 
+_NEAR = 2
+"""Nodes of other rows by which a plan may be off: in a batch they change in every step."""
 _PREMIUM = 0.3
 """What time is worth above its rate where drafting is dear: the draft with which a good phase ends is lost whole."""
 
@@ -24,16 +26,17 @@ class Arms:
     most: int
     """Most nodes of a row's tree."""
     times: DraftTimes = field(default_factory=DraftTimes)
-    """What drafting takes."""
+    """What drafting takes, for each row that is asked."""
 
     def choose(self, account: Account, prices: Prices, others: int, rate: float) -> int:
         """The arm that pays best; or one that invests, or looks at a drafter that seems not to pay.
 
         `others`: nodes of the other rows. `rate`: tokens for each plain step's time that time is worth.
         """
-        account.dear = account.trimmable and DEAR * prices.plain < self.times.extra()[1] < inf
+        account.dear = account.trimmable and DEAR * prices.share < self.times.extra()[1] < inf
         best, stakes = self.paying(account, prices, others, rate)
-        if account.invests and (account.trusted or account.net > 0.0):
+        grows = account.trusted and (len(stakes) < 2 or stakes[1] <= DEAR)
+        if account.invests and (grows or account.net > 0.0):
             best = max(best, account.invest(stakes))
         elif best > 0 and account.looking <= 1:
             account.looking = 0
@@ -41,7 +44,9 @@ class Arms:
             plan = account.plan
             node = plan.losses[1] - plan.stakes[1] if plan is not None and len(stakes) > 1 else 0.0
             best = account.look(stakes, node)
-        account.stake = self.times.extra()[best] / prices.plain
+        if best:
+            account.rest = 0
+        account.stake = self.times.extra()[best] / prices.share
         return best
 
     def paying(self, account: Account, prices: Prices, others: int, rate: float) -> tuple[int, Sequence[float]]:
@@ -51,7 +56,7 @@ class Arms:
         """
         plan = self._plan(account, prices, others)
         stakes, resume = plan.stakes, 0.0
-        if account.missed and (resume := self.times.resume(account.missed) / prices.plain):
+        if account.missed and (resume := self.times.resume(account.missed) / prices.share):
             stakes = [0.0] + [stake + resume for stake in stakes[1:]]
         best = 0
         if plan.promising:
@@ -74,10 +79,10 @@ class Arms:
             or plan.accepted is not accepted
             or plan.drafting is not drafting
             or plan.prices is not prices
-            or plan.others != others
+            or abs(plan.others - others) > _NEAR
         ):
             top = arm_below(self.most) + 1
-            own = [seconds / prices.plain for seconds in drafting[:top]]
+            own = [seconds / prices.share for seconds in drafting[:top]]
             forward = prices.beyond(others + 1, [ceil(more) for more in scored[:top]])
             losses = [draft + more for draft, more in zip(own, forward, strict=True)]
             plan = account.plan = Plan(

@@ -6,7 +6,10 @@ confidence as this row has borne it out (`Acceptance`). Steps are chosen to maxi
 rate x time, with the rate at which the row decodes anyhow: the optimum of tokens per second over many steps
 (Dinkelbach's rule). (3) An account bounds the loss: a row may stake nodes only while, were all of them wrong, it
 would still be within `floor` of plain decoding. So a bad drafter is tried, found out and left alone; a small purse
-pays for looking at it again.
+pays for looking at it again. Where rows share a step, nodes are dear and little can be won: less is staked then.
+
+What the policy itself takes counts too. A row that can afford nothing rests, until it could. Rows of a batch wake
+together, and while all rest a step is plain decoding's: nothing is decided and no row is touched.
 
 A drafter with probes is an investment: its nodes pay off dozens of steps later. It gets the nodes that cost next to
 nothing in every step, as far as the account reaches, and more once they are seen to pay. Requests that ended tell the
@@ -41,6 +44,8 @@ _LONG = 256
 """Most tokens whose allowed loss may be spent in advance."""
 _FIRST_PLAIN, _EVERY_PLAIN = 32, 4
 """The first steps in which all rows rest are timed, and then one of so many."""
+_TOGETHER = 8
+"""Rows of a batch end their rests at multiples of so many steps."""
 _RETRY = 8
 """Of so many requests in a row that are not expected to be drafted for, one is prepared for nonetheless."""
 
@@ -63,13 +68,18 @@ class AutoNodes:
     _moods: tuple[Gains, Gains, Gains] = field(init=False, repr=False)
     _acceptance: Acceptance = field(init=False, repr=False)
     _arms: Arms = field(init=False, repr=False)
+    _rows: tuple[Row, ...] = field(default=(), init=False, repr=False)
     _present: list[Account] = field(default_factory=list, init=False, repr=False)
     """Those of the rows of this step."""
+    _awake: list[tuple[int, Account]] = field(default_factory=list, init=False, repr=False)
+    """Places and accounts of those for which something is decided in this step."""
+    _step: int = field(default=0, init=False, repr=False)
+    _wake: int = field(default=0, init=False, repr=False)
+    """The next step in which something is decided for one of the rows."""
     _trimmable: bool = field(default=True, init=False, repr=False)
     _invests: bool = field(default=False, init=False, repr=False)
-    _resting: bool = field(default=False, init=False, repr=False)
-    """Whether all rows rest in this step: plain decoding without a thought."""
     _proposed: list[Proposed] = field(default_factory=list, init=False, repr=False)
+    """Of those that are awake."""
     _prices: Prices = field(init=False, repr=False)
     _record: deque[float] = field(default_factory=lambda: deque(maxlen=_RECORD), init=False, repr=False)
     _plain_steps: int = field(default=0, init=False, repr=False)
@@ -111,65 +121,78 @@ class AutoNodes:
 
     def limits(self, state: State) -> list[int]:
         """[B] most nodes the drafter may propose for each row; see the module."""
-        accounts = self._present = [self._accounts.get(row.id) or self._account(row) for row in state.rows]
-        resting = [account for account in accounts if account.rest > 0]
-        for account in resting:
-            account.rest, account.arm = account.rest - 1, 0
-        self._resting = len(resting) == len(accounts)
-        if self._resting:
-            return [1] * len(accounts)
+        self._step += 1
+        limits = [1] * len(state.rows)
+        if state.rows != self._rows:
+            self._gather(state.rows)
+        if self._step < self._wake:
+            self._awake = []
+            return limits
+        self._awake = [(b, account) for b, account in enumerate(self._present) if account.wake <= self._step]
         prices = self._refresh(state.rows)
-        everyone = sum([account.nodes for account in accounts])
-        rate = sum([account.rate for account in accounts]) / len(accounts)
-        for account in accounts:
-            if account not in resting:
-                account.arm = self._arms.choose(account, prices, everyone - account.nodes, rate)
-        return [min(LIMITS[account.arm], self.most) for account in accounts]
+        resting = len(limits) - len(self._awake)
+        everyone = resting + sum([account.nodes for _, account in self._awake])
+        rate = (resting + sum([account.rate for _, account in self._awake])) / len(limits)
+        for b, account in self._awake:
+            account.resume(self._step, prices.prize)
+            account.arm = self._arms.choose(account, prices, everyone - account.nodes, rate)
+            limits[b] = min(LIMITS[account.arm], self.most)
+        return limits
 
     def trim(self, tree: TokenTree, state: State) -> TokenTree:
         """Without the nodes that cost more than they are expected to bring, or more than a row may stake."""
-        if self._resting:
+        if not self._awake:
             return tree
-        accounts, counts = self._present, _sizes(tree)
+        counts = _sizes(tree)
         proposed = self._proposed = [
-            self._read(tree, b, count, account) if count > 1 else Proposed(1, [0], not account.invests)
-            for b, (count, account) in enumerate(zip(counts, accounts, strict=True))
+            self._read(tree, b, counts[b], account) if counts[b] > 1 else Proposed(1, [0], not account.invests)
+            for b, account in self._awake
         ]
         judged = sum([len(row.chances) for row in proposed])
         if not judged:
             return tree
-        select(accounts, proposed, sum(counts) - judged, self._prices)
-        keep = [row.keep for row in proposed]
-        return tree if sum(map(len, keep)) == sum(counts) else subtree(tree, keep)
+        select([account for _, account in self._awake], proposed, sum(counts) - judged, self._prices)
+        if all(len(row.keep) == row.nodes for row in proposed):
+            return tree
+        keep: list[list[int]] = [[0]] * len(counts)
+        for (b, _), row in zip(self._awake, proposed, strict=True):
+            keep[b] = row.keep
+        return subtree(tree, keep)
 
     def observe(self, tree: TokenTree, verdict: Verdict, state: State, times: StepTimes) -> None:
         """What a step accepted and what it cost."""
-        accounts = self._present
-        if self._resting:
-            self._observe_plain(accounts, times)
+        if not self._awake:
+            self._observe_plain(times)
             return
         counts = _sizes(tree)
         total, prices = sum(counts), self._prices
         self.cost.observe(total, prices.context, times.target)
-        self._learn_drafting(accounts, times.draft)
-        extra = prices.extra(total)
-        grown = max(1, total - len(accounts))
-        for b, account in enumerate(accounts):
+        asked = [account for _, account in self._awake if account.arm]
+        drafting = self._drafting(times.draft, len(asked))
+        self._learn_drafting(asked, drafting)
+        share = prices.extra(total) * len(counts) / max(1, total - len(counts))
+        together = _TOGETHER if len(counts) > 1 else 1
+        for (b, account), proposed in zip(self._awake, self._proposed, strict=True):
             account.nodes = counts[b]
-            used = extra * len(accounts) * (account.nodes - 1) / grown
-            drafting = self._charged(account, b, times.draft) / prices.plain if account.arm else 0.0
-            self._settle(account, self._proposed[b], verdict.rows[b], used + drafting)
-            self._learn_acceptance(account, tree, b, verdict.rows[b])
+            if account.arm:
+                spent = share * (account.nodes - 1) + self._charged(account, proposed, drafting) / prices.share
+                self._settle(account, proposed, verdict.rows[b], spent)
+                self._learn_acceptance(account, proposed, tree, b, verdict.rows[b])
+            account.sleep(self._step, together)
+        self._wake = min([account.wake for account in self._present])
 
-    def _observe_plain(self, accounts: Sequence[Account], times: StepTimes) -> None:
+    def _observe_plain(self, times: StepTimes) -> None:
         """A step in which all rows rested. What each of them says about costs is hardly news."""
         self._plain_steps += 1
         if self._plain_steps < _FIRST_PLAIN or self._plain_steps % _EVERY_PLAIN == 0:
-            self.cost.observe(len(accounts), self._prices.context, times.target)
+            self.cost.observe(len(self._present), self._prices.context, times.target)
             self._arms.times.learn(0, times.draft)
-        for account in accounts:
-            account.nodes = 1
-            account.settle(1, 0.0, self._allowance)
+
+    def _gather(self, rows: tuple[Row, ...]) -> None:
+        """Rows have joined or left. Those that rest go on with it."""
+        self._rows = rows
+        self._present = [self._account(row) for row in rows]
+        self._wake = min([account.wake for account in self._present])
 
     def release(self, rows: Sequence[Row]) -> None:
         """These rows left: forget them, but for whether an investment paid."""
@@ -182,18 +205,20 @@ class AutoNodes:
         account = self._accounts.get(row.id)
         if account is None:
             known = len(self._record) == self._record.maxlen
-            credit = self._allowance * HEAD_START
+            credit, prize = self._allowance * HEAD_START, self._prices.prize
             if known and min(self._record) > 0.0:
                 credit = max(credit, (1.0 / self.floor - 1.0 - self._allowance) * min(row.room, _LONG))
             trusted = not known or max(self._record) > 0.0
             account = Account(
                 moods=(self._moods[0].narrowed(4.0), self._moods[1].narrowed(4.0), self._moods[2].narrowed(4.0)),
                 acceptance=self._acceptance.narrowed(4.0, memory=24.0),
-                credit=credit,
+                credit=credit * prize,
+                allowance=self._allowance,
+                prize=prize,
                 trimmable=self._trimmable,
                 invests=self._invests,
                 trusted=trusted,
-                purse=FIRST_PURSE if trusted else DOUBTED_PURSE,
+                purse=(FIRST_PURSE if trusted else DOUBTED_PURSE) * prize,
             )
             self._accounts[row.id] = account
         return account
@@ -220,40 +245,49 @@ class AutoNodes:
             proposed.chances, proposed.cells = account.acceptance.judge(parents, claims, account.last)
         return proposed
 
-    def _learn_drafting(self, accounts: Sequence[Account], seconds: float) -> None:
-        """File the step's drafting time by the greatest number of nodes that were proposed for a row.
+    def _drafting(self, seconds: float, asked: int) -> float:
+        """What a step's drafting would have taken for one row: the rows that were asked share what it took longer.
+
+        The whole batch waits for a single row's draft, which that row then answers for.
+        """
+        base = self._arms.times.base
+        return seconds if asked < 2 else base + (seconds - base) / asked
+
+    def _learn_drafting(self, asked: Sequence[Account], seconds: float) -> None:
+        """File the drafting time by the greatest number of nodes that were proposed for a row.
 
         Not where a drafter may have indexed a prompt. Where it was asked and had nothing to offer, that says what
         asking costs, but nothing about what the limit allows.
         """
-        asked = [account for account in accounts if account.arm]
         if not asked:
             self._arms.times.learn(0, seconds)
             return
-        arm = arm_below(max(row.nodes for row in self._proposed))
+        arm = arm_below(max([row.nodes for row in self._proposed]))
         if any(account.drafts == 0 and not account.unread for account in asked):
             return
         if arm == 0:
             self._arms.times.learn_empty(seconds)
         elif not any(account.missed for account in asked) or not isfinite(self._arms.times.extra()[arm]):
             self._arms.times.learn(arm, seconds)  # what catching up takes is learned once drafting is known
-        elif len(accounts) == 1:
-            self._arms.times.learn_resume(arm, accounts[0].missed, seconds)
+        elif len(self._present) == 1:
+            self._arms.times.learn_resume(arm, asked[0].missed, seconds)
 
-    def _charged(self, account: Account, b: int, seconds: float) -> float:
+    def _charged(self, account: Account, proposed: Proposed, seconds: float) -> float:
         """Seconds of drafting that a row answers for: the usual time of its arm, or what catching up took."""
-        usual = self._arms.times.extra()[arm_below(self._proposed[b].nodes)]
+        usual = self._arms.times.extra()[arm_below(proposed.nodes)]
         if account.drafts == 0 and not account.unread:  # some index the prompt then, once
             return usual if isfinite(usual) else 0.0
         if account.missed or not isfinite(usual):
             return max(0.0, seconds - self._arms.times.base)
-        return usual if self._proposed[b].nodes > 1 else self._arms.times.asking()
+        return usual if proposed.nodes > 1 else self._arms.times.asking()
 
-    def _learn_acceptance(self, account: Account, tree: TokenTree, b: int, verdict: RowVerdict) -> None:
+    def _learn_acceptance(
+        self, account: Account, proposed: Proposed, tree: TokenTree, b: int, verdict: RowVerdict
+    ) -> None:
         """Count each candidate whose parent was accepted as a trial of its cell."""
         if account.nodes == 1:
             return
-        proposed, path = self._proposed[b], verdict.path
+        path = verdict.path
         for depth, node in enumerate(path if proposed.cells else ()):
             right = path[depth + 1] if depth + 1 < len(path) else -1
             for child in tree.children(b, node):
@@ -263,16 +297,15 @@ class AutoNodes:
         account.last = 0 if len(path) == 1 else 1 if tree.children(b, path[-1]) else 2
 
     def _settle(self, account: Account, proposed: Proposed, verdict: RowVerdict, spent: float) -> None:
-        """Learn from one row's verdict; `spent` is the time beyond a plain step, in plain steps."""
-        committed = len(verdict.path)
+        """Learn from the verdict on one row's draft; `spent` is the time beyond a plain step, in plain steps."""
         # The first steps of a look at a drafter that invests say nothing yet.
-        if account.arm and not (account.invests and account.looking > LOOK_STEPS // 2):
+        if not (account.invests and account.looking > LOOK_STEPS // 2):
             accepted, scored = [proposed.keep[node] for node in verdict.path[1:]], proposed.keep[1:]
             for mood in {0, account.mood}:
                 account.moods[mood].learn(account.arm, accepted, scored, nested=proposed.nested)
                 if account.drafts < 16 or account.drafts % 4 == 0:  # enough for the start of other rows
                     self._moods[mood].learn(account.arm, accepted, scored, nested=proposed.nested)
-        account.settle(committed, spent, self._allowance)
+        account.settle(len(verdict.path), spent)
 
 
 def _sizes(tree: TokenTree) -> list[int]:

@@ -33,6 +33,8 @@ MOST_NODES = 1024
 _BASE = (*GRID, 128, 256, 512, MOST_NODES)
 _NODES = np.arange(MOST_NODES + 1)
 
+_LEAST_PRIZE = 0.05
+"""However dear nodes are: text that repeats itself may pay for many of them."""
 _FEW, _MUCH = 8, 1.3
 """A kept curve is checked at up to 8 nodes; timings 1.3 times too long, or above a longer pass's, are not kept."""
 
@@ -142,11 +144,16 @@ class Prices:
         self.curve, self.rows, self.context = curve, rows, 0.0
         self.plain = float(curve[base])
         """Seconds of a step of the batch without any draft."""
+        self.share = self.plain / rows
+        """A row's share of them: the unit in which a row pays for what the whole batch waits for."""
         self._last = min(max(base, rows * most), MOST_NODES)
         curve, measured = curve[: self._last + 1], measured[: self._last + 1]
         self._steps: list[float] = (curve * (rows / self.plain)).tolist()
         # Running corrections can make nodes look free; what is charged goes by the dearer of the two curves.
         self._extra: list[float] = (np.maximum(curve / self.plain, measured / measured[base]) - 1.0).tolist()
+        self.prize = max(2.0 / (1.0 + self.extra(2 * rows)) - 1.0, _LEAST_PRIZE) if rows > 1 else 1.0
+        """What a node a row would bring a batch if it were always right: tokens more in the same time, for each plain
+        one. A single row has longer drafts to win by, and counts as 1."""
 
     def beyond(self, nodes: int, more: Sequence[int]) -> list[float]:
         """Plain steps that a pass takes longer than one over `nodes` nodes with so many more."""

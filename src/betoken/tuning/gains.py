@@ -123,6 +123,8 @@ class DraftTimes:
 
     window = 11
     """Steps a median looks back."""
+    few = 5
+    """So few steps without a draft tell by the quickest of them, not by the median, and a single one not at all."""
     slack = 0.03
     """A median that has moved by less than this share is left as it was."""
 
@@ -159,7 +161,10 @@ class DraftTimes:
     def learn(self, arm: int, seconds: float) -> None:
         """Drafting at `arm` took this long, right after another draft (or none, for arm 0)."""
         self._windows[arm].append(seconds)
-        middle, known = _median(self._windows[arm]), self._medians[arm]
+        window, known = self._windows[arm], self._medians[arm]
+        # A slow step taken for the base would make drafting look free, and then no other would tell the base.
+        quickest = min(window) if len(window) > 1 else 0.0
+        middle = quickest if arm == 0 and len(window) < self.few else _median(window)
         if abs(middle - known) > self.slack * known or len(self._windows[arm]) == 1:
             self._medians[arm] = middle
             self._extra = None

@@ -15,7 +15,7 @@ class StepTimes(NamedTuple):
     """Seconds of one step."""
 
     draft: float
-    """Drafter and node policy, `observe` included."""
+    """Drafter and node policy, `observe` included; the policy's own is that of the step before."""
     target: float
     verify: float
     """Verifier and commit."""
