@@ -570,6 +570,27 @@ NATIVE_VNNI = [
 
 POLICY = [
     Mutant(
+        "policy: plain steps of a rest are not accounted for",
+        "tuning/account.py",
+        "self.credit += steps * self.allowance * prize",
+        "self.credit += self.allowance * prize",
+        ("tests/test_auto.py::test_plain_steps_are_accounted_for_when_something_is_decided_again",),
+    ),
+    Mutant(
+        "policy: rows of a batch wake one by one",
+        "tuning/auto.py",
+        "account.sleep(self._step, together)",
+        "account.sleep(self._step, 1)",
+        ("tests/test_auto.py::test_a_batch_in_which_little_can_be_won_is_left_alone",),
+    ),
+    Mutant(
+        "policy: a lone draft in a batch costs its row what its share would be",
+        "tuning/cost.py",
+        "self.share = self.plain / rows",
+        "self.share = self.plain",
+        ("tests/test_auto.py::test_what_can_be_won_is_what_a_right_node_a_row_would_bring",),
+    ),
+    Mutant(
         "policy: a look is taken without a node in it",
         "tuning/arms.py",
         "best = account.look(stakes, node)",
