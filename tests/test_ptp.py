@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import students
 import tiny_models
 from betoken.decode import Decoder, Request
-from betoken.drafters.ptp import PTP
+from betoken.drafters.ptp import PTP, in_turn
 from betoken.errors import InputError
 from betoken.state import Row, SamplingSettings, StopSettings
 from betoken.testing import ToyTarget, check_drafter, plain_tokens
@@ -338,3 +338,17 @@ def test_the_numbers_are_those_of_replay(folders: dict[str, Path]) -> None:
         np.testing.assert_array_equal(tree.inputs[0, 1:], inputs)
         assert tree.wanted[0].tolist() == [True, False, True, True, True, True]
         assert isinstance(decoder.rows[0], Row)
+
+
+@given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8), st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_chances_are_those_of_guesses_that_go_wrong_together(confidence: list[float], seed: int) -> None:
+    """Guess k is right where one number is below its confidence, so all of k are where it is below the least."""
+    right = np.random.default_rng(seed).random(20_000)[:, None] < np.array(confidence)
+    reached = right.cumprod(axis=1).mean(axis=0)
+    np.testing.assert_allclose(in_turn(np.array(confidence)).cumprod(), reached, atol=0.02)
+
+
+def test_a_certain_guess_behind_an_unsure_one_adds_no_doubt() -> None:
+    np.testing.assert_allclose(in_turn(np.array([0.5, 0.9, 0.4, 0.4])), [0.5, 1.0, 0.8, 1.0])
+    assert in_turn(np.array([1e-320, 1e-320])).max() <= 1.0

@@ -205,7 +205,7 @@ class PTP:
         best = logits.argmax(axis=1)
         at_best = logits[np.arange(len(best)), best]
         shares = 1.0 / np.exp(logits - at_best[:, None]).sum(axis=1, dtype=np.float64)
-        return [_Guess(int(token), float(share)) for token, share in zip(best, shares, strict=True)]
+        return [_Guess(int(token), float(one)) for token, one in zip(best, in_turn(shares), strict=True)]
 
     def _conditional(self, memory: _Memory, logits: np.ndarray, row: Row) -> list[_Guess]:
         """C-PTP: each node tells the law of its token, and the token's own number picks from it."""
@@ -218,6 +218,17 @@ class PTP:
             out.append(_Guess(token, min(1.0, run / above) if above else 0.0))
             above = run
         return out
+
+
+def in_turn(confidence: Floats) -> Floats:
+    """[D] chance of each guess given that those before it are right, from the student's own confidences [D].
+
+    A student says token k without knowing tokens before it: they are in its numbers. So its confidence is that of token
+    k whatever came before, and a guess that goes wrong takes the later ones with it. All of k guesses are then right
+    about as often as the least sure of them, far more often than the product of their confidences says.
+    """
+    reached = np.minimum.accumulate(confidence)
+    return reached / np.concatenate([np.ones(1), np.maximum(reached[:-1], 1e-300)])
 
 
 def _all_in_one(longest: int, nodes: int) -> Shape:
