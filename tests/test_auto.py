@@ -14,7 +14,7 @@ from betoken.state import Row, SamplingSettings, State, StopSettings
 from betoken.testing import ToyTarget
 from betoken.tree import Role, RowTree, TokenTree
 from betoken.tuning.acceptance import Acceptance
-from betoken.tuning.account import Account
+from betoken.tuning.account import Account, Proposed
 from betoken.tuning.auto import AutoNodes
 from betoken.tuning.cost import CostModel, Prices
 from betoken.tuning.gains import LIMITS, DraftTimes, Gains, arm_below
@@ -33,6 +33,7 @@ from betoken.tuning.simulate import (
     switch,
 )
 from betoken.tuning.subtree import may_trim, subtree
+from betoken.tuning.trimming import select
 from betoken.verifiers.replay import Replay
 from betoken.verifiers.verifier import RowVerdict, Verdict
 
@@ -291,13 +292,17 @@ def drafted_steps(policy: AutoNodes, machine: Machine, rows: tuple[Row, ...], st
     return most
 
 
+def rows_of(batch: int) -> tuple[Row, ...]:
+    return tuple(
+        Row(b, b, np.ones(1, np.int64), SamplingSettings(), StopSettings(10_000), frozenset(), 100_000)
+        for b in range(batch)
+    )
+
+
 def test_rows_of_a_batch_rest_and_come_back() -> None:
     setup = Machine(STEEP, DraftCost(step=0.05))
     policy = auto(setup)
-    rows = tuple(
-        Row(b, b, np.ones(1, np.int64), SamplingSettings(), StopSettings(10_000), frozenset(), 100_000)
-        for b in range(4)
-    )
+    rows = rows_of(4)
     vain = drafted_steps(policy, setup, rows, 300, right=False)[100:]
     assert 0 < sum(limit > 1 for limit in vain) < 0.05 * len(vain), "looks, now and then, and none in vain"
     back = drafted_steps(policy, setup, rows, 100, right=True)[-50:]
@@ -308,10 +313,7 @@ def test_a_batch_in_which_little_can_be_won_is_left_alone() -> None:
     """In 24 of 25 steps nothing is decided for any row; in the others rows are judged together."""
     setup = Machine(small, DraftCost(step=0.2))
     policy = auto(setup)
-    rows = tuple(
-        Row(b, b, np.ones(1, np.int64), SamplingSettings(), StopSettings(10_000), frozenset(), 100_000)
-        for b in range(16)
-    )
+    rows = rows_of(16)
     drafted_steps(policy, setup, rows, 32, right=False)
     decided = []
     for _ in range(200):
@@ -323,7 +325,7 @@ def test_a_batch_in_which_little_can_be_won_is_left_alone() -> None:
 
 
 def test_plain_steps_are_accounted_for_when_something_is_decided_again() -> None:
-    account = Account(moods=(Gains(), Gains(), Gains()), acceptance=Acceptance(), credit=0.25, purse=0.5)
+    account = Account(moods=(Gains(), Gains(), Gains()), acceptance=Acceptance(), credit=0.25, purse=0.5, prize=0.5)
     account.resume(7, 0.5)  # its first step
     account.tokens, account.cost, account.rest = 3.0, 1.5, 9
     account.sleep(7, 8)
@@ -345,11 +347,52 @@ def test_what_can_be_won_is_what_a_right_node_a_row_would_bring() -> None:
 
 
 def test_the_rows_that_were_asked_share_what_drafting_took() -> None:
-    policy = auto(Machine(FLAT))
+    times = DraftTimes()
     for _ in range(5):
-        policy._arms.times.learn(0, 0.1)
-    assert policy._drafting(0.5, 4) == pytest.approx(0.1 + 0.4 / 4)
-    assert policy._drafting(0.5, 1) == 0.5
+        times.learn(0, 0.1)
+    assert times.each(0.5, 4) == pytest.approx(0.1 + 0.4 / 4)
+    assert times.each(0.5, 1) == 0.5
+
+
+def test_what_a_row_starts_with_goes_by_the_batch_it_decodes_in() -> None:
+    """Not by the one before it, nor by that which it was admitted in."""
+    policy = auto(Machine(small))
+    together = rows_of(16)
+    for row in together:
+        policy.expects(row)
+    policy.limits(State(together))
+    prize = Prices(policy.cost.curve(0.0), policy.cost.measured_curve, 16, 64).prize
+    assert prize < 0.5
+    head_start = 32 * 0.5 * (1 / policy.floor - 1)
+    assert [account.credit for account in policy._accounts.values()] == pytest.approx([head_start * prize] * 16)
+    policy.release(together)
+    [alone] = rows_of(1)
+    policy.expects(alone)
+    policy.limits(State((alone,)))
+    assert policy._accounts[alone.id].credit == pytest.approx(head_start)
+
+
+def test_time_is_worth_what_the_rows_of_the_batch_make_of_it_now() -> None:
+    """Those that rest decode plainly, and one that comes back has been doing so since its last draft."""
+    policy = auto(Machine(FLAT))
+    rows = rows_of(4)
+    policy.limits(State(rows))
+    for account in policy._present:
+        account.settled, account.wake = 0, 99
+    back = policy._present[2]
+    back.tokens, back.wake, policy._wake, policy._step = 3.0, 21, 21, 20
+    rates = []
+    policy._arms.choose = lambda account, prices, others, rate: rates.append(rate) or 0  # type: ignore[method-assign]
+    policy.limits(State(rows))
+    assert rates == [pytest.approx((3 + (1 + 2 * 0.95**20)) / 4)]
+
+
+def test_nodes_of_one_row_are_paid_at_the_rate_of_all_rows() -> None:
+    curve = np.arange(1025.0) + 4.0  # for each of 4 rows a node more takes half a plain step
+    account = Account(moods=(Gains(), Gains(), Gains()), acceptance=Acceptance(), credit=9.0, tokens=3.0)
+    proposed = Proposed(2, [0, 1], True, [0.9])
+    select([account], [proposed], 4, Prices(curve, curve, 4, 64))
+    assert proposed.keep == [0, 1], "0.9 tokens for half a step at 1.5 tokens a step; the row alone makes 3"
 
 
 def test_a_drafter_that_invests_and_has_nothing_to_send_is_left_alone() -> None:

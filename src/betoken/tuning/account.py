@@ -25,8 +25,8 @@ _CHEAP_PURSE = 0.3
 _LONGEST_REST = 16
 """Steps after which a row that can afford nothing is judged anew."""
 _PAUSE = 8
-"""Most plain steps after which a drafter that invests is asked again once the credit has run out; a quarter of the
-drafts that brought nothing."""
+"""Most plain steps that a drafter which invests is held back for what it has brought so far: a quarter of its drafts
+once the credit has run out, or for having nothing to send. The credit may take longer to come back."""
 _FIRST_EMPTY = 3
 """Steps in a row without anything to send from which on plain steps are taken: one more after each further such."""
 LOOK_STEPS = 8
@@ -188,6 +188,9 @@ class Account:
     def resume(self, step: int, prize: float) -> None:
         """Something is decided again in this step: account for the plain ones since the last."""
         steps = 0 if self.settled is None else step - 1 - self.settled
+        if self.settled is None:  # what it starts with was allotted before its batch was known
+            self.credit *= prize / self.prize
+            self.purse *= prize / self.prize
         self.settled, self.prize = step, prize
         if steps:
             self.missed += steps
@@ -241,6 +244,11 @@ class Account:
             self.purse = min(max(0.0, self.purse + saved - spent), _MOST_PURSE)
         self.tokens += (1.0 - _FADE) * (committed - self.tokens)
         self.cost += (1.0 - _FADE) * (1.0 + spent - self.cost)
+
+
+def mean_rate(awake: Sequence[Account], rows: int) -> float:
+    """Tokens for each plain step's time, over `rows` rows of a batch: those that are not awake decode plainly."""
+    return (rows - len(awake) + sum([account.rate for account in awake])) / rows
 
 
 @dataclass

@@ -1,10 +1,13 @@
-"""Which limit a row's draft gets: the one that pays best, or one that invests, or a look at a drafter left alone."""
+"""Which limit a row's draft gets: the one that pays best, or one that invests, or a look at a drafter left alone.
+
+And what drafting at it takes: learned from steps, and charged to rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil, inf
+from math import ceil, inf, isfinite
 
 from betoken.tuning.account import DEAR, Account, Plan
 from betoken.tuning.cost import Prices
@@ -69,6 +72,34 @@ class Arms:
                 if value > best_value and stakes[arm] <= most and (arm < plan.near or stakes[arm] < _CHEAP_STAKE):
                     best, best_value = arm, value
         return best, stakes
+
+    def learn(self, asked: Sequence[Account], nodes: int, seconds: float, *, alone: bool) -> None:
+        """File a step's drafting time, for each row asked, by the greatest number of `nodes` proposed for one of them.
+
+        Not where a drafter may have indexed a prompt. Where it was asked and had nothing to offer, that says what
+        asking costs, but nothing about what the limit allows. `alone`: the batch is a single row.
+        """
+        if not asked:
+            self.times.learn(0, seconds)
+            return
+        arm = arm_below(nodes)
+        if any(account.drafts == 0 and not account.unread for account in asked):
+            return
+        if arm == 0:
+            self.times.learn_empty(seconds)
+        elif not any(account.missed for account in asked) or not isfinite(self.times.extra()[arm]):
+            self.times.learn(arm, seconds)  # what catching up takes is learned once drafting is known
+        elif alone:
+            self.times.learn_resume(arm, asked[0].missed, seconds)
+
+    def charged(self, account: Account, nodes: int, seconds: float) -> float:
+        """Seconds of drafting that a row answers for: the usual time of its arm, or what catching up took."""
+        usual = self.times.extra()[arm_below(nodes)]
+        if account.drafts == 0 and not account.unread:  # some index the prompt then, once
+            return usual if isfinite(usual) else 0.0
+        if account.missed or not isfinite(usual):
+            return max(0.0, seconds - self.times.base)
+        return usual if nodes > 1 else self.times.asking()
 
     def _plan(self, account: Account, prices: Prices, others: int) -> Plan:
         """What each arm brings and costs; worked out again only when what it rests on has changed."""

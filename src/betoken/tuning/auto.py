@@ -21,16 +21,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 
 from betoken.errors import InputError
 from betoken.state import Row, State
 from betoken.tree import TokenTree
 from betoken.tuning.acceptance import Acceptance
-from betoken.tuning.account import DOUBTED_PURSE, FIRST_PURSE, HEAD_START, LOOK_STEPS, Account, Proposed
+from betoken.tuning.account import DOUBTED_PURSE, FIRST_PURSE, HEAD_START, LOOK_STEPS, Account, Proposed, mean_rate
 from betoken.tuning.arms import Arms
 from betoken.tuning.cost import CostModel, Prices
-from betoken.tuning.gains import LIMITS, Gains, arm_below
+from betoken.tuning.gains import LIMITS, Gains
 from betoken.tuning.nodes import StepTimes
 from betoken.tuning.subtree import may_trim, subtree
 from betoken.tuning.trimming import select
@@ -130,11 +129,12 @@ class AutoNodes:
             return limits
         self._awake = [(b, account) for b, account in enumerate(self._present) if account.wake <= self._step]
         prices = self._refresh(state.rows)
-        resting = len(limits) - len(self._awake)
-        everyone = resting + sum([account.nodes for _, account in self._awake])
-        rate = (resting + sum([account.rate for _, account in self._awake])) / len(limits)
-        for b, account in self._awake:
+        awake = [account for _, account in self._awake]
+        for account in awake:
             account.resume(self._step, prices.prize)
+        everyone = len(limits) - len(awake) + sum([account.nodes for account in awake])
+        rate = mean_rate(awake, len(limits))
+        for b, account in self._awake:
             account.arm = self._arms.choose(account, prices, everyone - account.nodes, rate)
             limits[b] = min(LIMITS[account.arm], self.most)
         return limits
@@ -168,15 +168,15 @@ class AutoNodes:
         total, prices = sum(counts), self._prices
         self.cost.observe(total, prices.context, times.target)
         asked = [account for _, account in self._awake if account.arm]
-        drafting = self._drafting(times.draft, len(asked))
-        self._learn_drafting(asked, drafting)
+        drafting = self._arms.times.each(times.draft, len(asked))
+        self._arms.learn(asked, max([row.nodes for row in self._proposed]), drafting, alone=len(counts) == 1)
         share = prices.extra(total) * len(counts) / max(1, total - len(counts))
         together = _TOGETHER if len(counts) > 1 else 1
         for (b, account), proposed in zip(self._awake, self._proposed, strict=True):
             account.nodes = counts[b]
             if account.arm:
-                spent = share * (account.nodes - 1) + self._charged(account, proposed, drafting) / prices.share
-                self._settle(account, proposed, verdict.rows[b], spent)
+                drafted = self._arms.charged(account, proposed.nodes, drafting) / prices.share
+                self._settle(account, proposed, verdict.rows[b], drafted + share * (account.nodes - 1))
                 self._learn_acceptance(account, proposed, tree, b, verdict.rows[b])
             account.sleep(self._step, together)
         self._wake = min([account.wake for account in self._present])
@@ -200,6 +200,9 @@ class AutoNodes:
             account = self._accounts.pop(row.id, None)
             if account is not None and account.invests and account.drafts >= _TELLING:
                 self._record.append(account.net)
+        if not self._accounts:  # the next one begins alone
+            curve = self.cost.curve(self._prices.context)
+            self._prices = Prices(curve, self.cost.measured_curve, 1, self.most)
 
     def _account(self, row: Row) -> Account:
         account = self._accounts.get(row.id)
@@ -244,42 +247,6 @@ class AutoNodes:
             parents, claims = tree.parents[b, :count].tolist(), tree.confidence[b, :count].tolist()
             proposed.chances, proposed.cells = account.acceptance.judge(parents, claims, account.last)
         return proposed
-
-    def _drafting(self, seconds: float, asked: int) -> float:
-        """What a step's drafting would have taken for one row: the rows that were asked share what it took longer.
-
-        The whole batch waits for a single row's draft, which that row then answers for.
-        """
-        base = self._arms.times.base
-        return seconds if asked < 2 else base + (seconds - base) / asked
-
-    def _learn_drafting(self, asked: Sequence[Account], seconds: float) -> None:
-        """File the drafting time by the greatest number of nodes that were proposed for a row.
-
-        Not where a drafter may have indexed a prompt. Where it was asked and had nothing to offer, that says what
-        asking costs, but nothing about what the limit allows.
-        """
-        if not asked:
-            self._arms.times.learn(0, seconds)
-            return
-        arm = arm_below(max([row.nodes for row in self._proposed]))
-        if any(account.drafts == 0 and not account.unread for account in asked):
-            return
-        if arm == 0:
-            self._arms.times.learn_empty(seconds)
-        elif not any(account.missed for account in asked) or not isfinite(self._arms.times.extra()[arm]):
-            self._arms.times.learn(arm, seconds)  # what catching up takes is learned once drafting is known
-        elif len(self._present) == 1:
-            self._arms.times.learn_resume(arm, asked[0].missed, seconds)
-
-    def _charged(self, account: Account, proposed: Proposed, seconds: float) -> float:
-        """Seconds of drafting that a row answers for: the usual time of its arm, or what catching up took."""
-        usual = self._arms.times.extra()[arm_below(proposed.nodes)]
-        if account.drafts == 0 and not account.unread:  # some index the prompt then, once
-            return usual if isfinite(usual) else 0.0
-        if account.missed or not isfinite(usual):
-            return max(0.0, seconds - self._arms.times.base)
-        return usual if proposed.nodes > 1 else self._arms.times.asking()
 
     def _learn_acceptance(
         self, account: Account, proposed: Proposed, tree: TokenTree, b: int, verdict: RowVerdict

@@ -158,6 +158,13 @@ class DraftTimes:
         """Seconds more of a draft that follows `missed` tokens without one: the drafter has to catch up."""
         return missed * _median(self._resume) if self._resume else 0.0
 
+    def each(self, seconds: float, asked: int) -> float:
+        """What a step's drafting would have taken for one row: the rows that were asked share what it took longer.
+
+        The whole batch waits for a single row's draft, which that row then answers for.
+        """
+        return seconds if asked < 2 else self.base + (seconds - self.base) / asked
+
     def learn(self, arm: int, seconds: float) -> None:
         """Drafting at `arm` took this long, right after another draft (or none, for arm 0)."""
         self._windows[arm].append(seconds)

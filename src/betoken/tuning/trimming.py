@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from betoken.tuning.account import Account, Proposed
+from betoken.tuning.account import Account, Proposed, mean_rate
 from betoken.tuning.cost import Prices
 
 
@@ -12,11 +12,11 @@ def select(accounts: Sequence[Account], proposed: Sequence[Proposed], fixed: int
     """Keep the most probable nodes of all rows, as many as maximise expected tokens minus rate x time.
 
     Sets `keep` of the proposed trees whose nodes are judged; `fixed` is the number of nodes that are scored anyhow:
-    those of all other trees, and the pending tokens.
+    those of all other trees, and the pending tokens. Rows of the batch that are not among the accounts rest.
     """
     chances = [chance for tree in proposed for chance in tree.chances]
     order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)
-    rate = sum([account.rate for account in accounts]) / len(accounts)
+    rate = mean_rate(accounts, prices.rows)
     gained, best, taken = 0.0, 0.0, 0
     steps = prices.ahead(fixed, len(order))
     for size, node in enumerate(order):
