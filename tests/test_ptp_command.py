@@ -14,6 +14,7 @@ import tiny_models
 from betoken.bench.subject import Method, ModelSpec, load_subject
 from betoken.decode import Request
 from betoken.errors import InputError
+from betoken.models.load import Backend, Loaded, load_target
 from betoken.models.native.isa import isa
 from betoken.models.tokenizer import byte_characters
 from betoken.state import StopSettings
@@ -89,3 +90,18 @@ def test_bench_loads_a_model_that_takes_the_student(home: Path) -> None:
     assert tokens[0] == tokens[1]
     assert len(tokens[0]) == 8
     assert spec.fit_for([Method.plain()]) == spec
+
+
+def test_only_the_target_is_loaded_for_a_student(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder that takes one knows no int4, which a draft model beside it may have."""
+    asked = []
+
+    def loading(name: str, *, dtype: str, device: str, threads: int, backend: Backend) -> Loaded:
+        asked.append((dtype, backend))
+        return load_target(name, dtype="float32", device=device, threads=threads)
+
+    monkeypatch.setattr("betoken.models.load.load_target", loading)
+    methods = [Method("ptp", "ptp", {"student": str(home / "student")}), Method("draft-model", "draft-model")]
+    tiny = str(home / "tiny")
+    load_subject(ModelSpec(tiny, tiny, dtype="float32", threads=1, draft_dtype="int4").fit_for(methods))
+    assert asked == [("float32", "torch"), ("int4", "auto")]

@@ -204,13 +204,13 @@ def load_subject(spec: ModelSpec) -> Subject:
     from betoken.models.load import load_target  # compiles kernels: slow to import
     from betoken.models.store import cache_root
 
-    # Without a dtype, int8 is what the user has to be told about.
-    backend: Backend = "torch" if spec.takes_student and spec.dtype not in (None, "int8", "int4") else "auto"
+    # Students run in the torch decoder only; without a dtype, int8 is what the user has to be told about.
+    takes_student = spec.takes_student and spec.dtype not in (None, "int8", "int4")
 
-    def load(one: ModelSpec) -> Loaded:
+    def load(one: ModelSpec, backend: Backend = "auto") -> Loaded:
         return load_target(one.model, dtype=one.dtype, device=one.device, threads=one.threads, backend=backend)
 
-    loaded = load(spec)
+    loaded = load(spec, "torch" if takes_student else "auto")
     draft = None
     if spec.draft_model is not None:
         drafting = load(spec.of_draft())
