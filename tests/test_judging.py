@@ -162,6 +162,14 @@ def test_a_judge_that_says_the_opposite_is_not_listened_to(suite: Path) -> None:
     assert judge_of(records, make(suite, judge=Judge(likelihood=1.0)), None).fitted is None
 
 
+def test_records_say_what_was_asked(suite: Path) -> None:
+    """Those made with another general question cannot be continued."""
+    general, own = Judge(correct="yes", incorrect="no {0}"), Judge(instruction="Is {} right?")
+    [asked, mine] = [make(suite, judge=one).describe([])["judge"]["instruction"] for one in (general, own)]
+    assert "yes or no {0}" in asked
+    assert mine == "Is {} right?"
+
+
 def test_interrupted_frozen_and_obeyed(suite: Path, pair: Pair, tmp_path: Path) -> None:
     """Random models judge nothing, so the target answers alone, and says why."""
     settings, out, kept = make(suite), tmp_path / "parse.json", tmp_path / "parse.jsonl"

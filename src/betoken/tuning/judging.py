@@ -84,6 +84,7 @@ class JudgingSettings:
         """What the records depend on, as JSON values: bound and confidence may change afterwards."""
         told = asdict(self)
         del told["bound"], told["confidence"]
+        told["judge"]["instruction"] = self.judge.asks  # the general question may be another in another version
         told["suites"] = [[path.stem, rows] for path, rows in self.suites]
         told["questions_sha256"] = fingerprint_of(labelled)
         return told
