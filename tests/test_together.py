@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from answer_worlds import Counting, counted, idle, passes, plain, trio
-from betoken.answers import answer, answer_all, stream_all
+from betoken.answers import answer, answer_all, stream, stream_all
 from betoken.answers.boundaries import boundaries
 from betoken.answers.packed import Docket, PackedPass, run
 from betoken.drafters.plain import Plain
@@ -207,6 +209,17 @@ def test_rounds_with_other_tokens_and_stop_texts(target: Engine, models: tuple[E
     stop = whole.text[8:10]
     cut = answer(ASKED[0], target=target, draft=models[2], method_settings=own, max_new_tokens=LENGTH, stop=stop)
     assert cut.text == whole.text.split(stop)[0] and cut.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("every", [1, 4, 5])
+def test_what_rounds_show_is_their_answer(target: Engine, models: tuple[Engine, Engine, Engine], every: int) -> None:
+    """Wherever a draft is cut: half a character is shown with its other half, or not at all."""
+    own = {"boundaries": "tokens", "every": every, "threshold": 1.0, "prefix_threshold": 0.0, "rounds": 3}
+    for draft, prompt in product(models[1:], ASKED):
+        events = stream(prompt, target=target, draft=draft, method_settings=own, max_new_tokens=LENGTH)
+        shown = "".join([event.text for event in events if event.kind != "draft"])
+        assert events.result.text.startswith(shown)
+        assert len(events.result.text) <= len(shown) + 1, "all but the half of a character with which it ends"
 
 
 @pytest.mark.parametrize(("slope", "many"), [(1e-9, True), (1e-2, False)])

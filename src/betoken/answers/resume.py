@@ -59,9 +59,9 @@ def _judged(method: Parse, table: Table, draft: Sequence[int]) -> Generator[Even
 
 
 def _text(table: Table, tokens: Sequence[int]) -> str:
-    """What tokens add to the answer's text."""
-    before = table.target.tokens
-    return table.desk.text([*before, *tokens])[len(table.desk.text(before)) :]
+    """What tokens add to the answer's text; half a character comes with its other half."""
+    stream = table.target.primed()
+    return "".join([stream.push(token) for token in tokens])
 
 
 def _stops(question: Question) -> Callable[[str], bool]:

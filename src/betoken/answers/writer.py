@@ -66,7 +66,7 @@ class Writer:
         part: list[int] = []
         said = ""
         ended = False
-        text = self._primed()
+        text = self.primed()
         stream = Stream(self.engine, self._request(most))
         stream.retain = True
         prefix = Prefix(self.slot, tuple(self.cached))
@@ -107,7 +107,8 @@ class Writer:
         stream = TextStream(self.engine.tokenizer)
         return "".join(stream.push(token) for token in self.tokens) + stream.finish()
 
-    def _primed(self) -> TextStream:
+    def primed(self) -> TextStream:
+        """Of what is written next, behind the answer so far."""
         text = TextStream(self.engine.tokenizer)
         for token in self.tokens:
             text.push(token)
