@@ -324,6 +324,20 @@ def test_a_batch_in_which_little_can_be_won_is_left_alone() -> None:
     assert {count for count in decided if count} == {16}
 
 
+def test_rows_that_come_to_rest_one_after_the_other_wake_together() -> None:
+    """Else something would be decided for one row or another in most steps."""
+    setup = Machine(small, DraftCost(step=0.2))
+    policy, rows = auto(setup), rows_of(16)
+    for joined in range(1, 17):
+        drafted_steps(policy, setup, rows[:joined], 1, right=False)
+    drafted_steps(policy, setup, rows, 32, right=False)
+    decided = 0
+    for _ in range(200):
+        drafted_steps(policy, setup, rows, 1, right=False)
+        decided += len(policy._awake) > 0
+    assert 200 / 16 <= decided <= 200 / 5
+
+
 def test_plain_steps_are_accounted_for_when_something_is_decided_again() -> None:
     account = Account(moods=(Gains(), Gains(), Gains()), acceptance=Acceptance(), credit=0.25, purse=0.5, prize=0.5)
     account.resume(7, 0.5)  # its first step

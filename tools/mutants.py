@@ -581,7 +581,7 @@ POLICY = [
         "tuning/auto.py",
         "account.sleep(self._step, together)",
         "account.sleep(self._step, 1)",
-        ("tests/test_auto.py::test_a_batch_in_which_little_can_be_won_is_left_alone",),
+        ("tests/test_auto.py::test_rows_that_come_to_rest_one_after_the_other_wake_together",),
     ),
     Mutant(
         "policy: a lone draft in a batch costs its row what its share would be",
@@ -589,6 +589,13 @@ POLICY = [
         "self.share = self.plain / rows",
         "self.share = self.plain",
         ("tests/test_auto.py::test_what_can_be_won_is_what_a_right_node_a_row_would_bring",),
+    ),
+    Mutant(
+        "policy: a row starts with what the batch before it could win",
+        "tuning/account.py",
+        "self.credit *= prize / self.prize",
+        "pass",
+        ("tests/test_auto.py::test_what_a_row_starts_with_goes_by_the_batch_it_decodes_in",),
     ),
     Mutant(
         "policy: a look is taken without a node in it",
