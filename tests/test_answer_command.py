@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import betoken as library
 from answer_worlds import plain_logits, tiny_folder
 from betoken.answers import answer
 from betoken.answers.judge import Judge, VerdictTokens
+from betoken.commands.answer import Pair
 from betoken.models.native.isa import isa
 from cli_home import betoken, make_home, refused
 
@@ -50,12 +52,15 @@ def test_text_on_standard_output_and_one_line_of_statistics(home: Path) -> None:
 
 
 def test_a_draft_model_may_have_another_dtype(home: Path) -> None:
-    """What the draft writes is what that model writes alone in that dtype; the target stays as it is."""
+    pair = Pair(dtype="int8", draft_dtype="float32", threads=1, nodes="4", model=str(home / "tiny"))
+    pair = replace(pair, draft_model="other", cache_dir=home / "cache")
+    engines = pair.open_target(), pair.open_draft(str(home / "other"))
+    assert [engine.target.dtype for engine in engines] == ["int8", "float32"]
+    assert replace(pair, draft_dtype=None).open_draft(str(home / "other")).target.dtype == "int8"
+
+
+def test_a_draft_model_in_another_dtype_changes_no_token(home: Path) -> None:
     asked = ("--prompt", "the fox", "--max-new-tokens", "48", "--json")
-    ran = betoken(home, *PAIR, "--draft-dtype", "float32", "--method", "draft", *asked)
-    alone = library.load(str(home / "other"), drafter="none", dtype="float32", threads=1, cache_dir=home / "cache")
-    written = alone.generate("the fox", max_new_tokens=48)[0].text
-    assert json.loads(ran.stdout)["text"].encode()[:6] == written.encode()[:6]
     own = ("generate", "--model", "tiny", "--dtype", "int8", "--threads", "1", "--nodes", "4", *asked)
     found = [json.loads(betoken(home, *own, *more).stdout) for more in ((), ("--draft-model", "tiny"))]
     rounded = json.loads(betoken(home, *own, "--draft-model", "tiny", "--draft-dtype", "int4").stdout)

@@ -106,7 +106,7 @@ DraftDtype = Annotated[
     typer.Option(
         "--draft-dtype",
         rich_help_panel=MACHINE,
-        help="The same for the draft model: int4 drafts faster, and no text changes. Default: --dtype.",
+        help="The same for the draft model: int4 is the fastest. Default: --dtype.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", rich_help_panel=MACHINE, help="cpu, cuda or cuda:N.")]
