@@ -1,6 +1,7 @@
 """`--nodes auto` never loses to plain decoding and comes near the best fixed node count."""
 
 from collections.abc import Callable
+from time import sleep
 
 import numpy as np
 import pytest
@@ -290,6 +291,20 @@ def drafted_steps(policy: AutoNodes, machine: Machine, rows: tuple[Row, ...], st
         policy.observe(tree, verdict, state, StepTimes(drafting, seconds, 0.0))
         most.append(max(limits))
     return most
+
+
+class Slow(FixedNodes):
+    """Takes its time to learn from a step."""
+
+    def observe(self, tree: TokenTree, verdict: Verdict, state: State, times: StepTimes) -> None:
+        sleep(0.02)
+
+
+def test_what_a_policy_takes_after_a_step_counts_in_the_next() -> None:
+    decoder = Decoder(ToyTarget(), PromptLookup(), Replay(), Slow(1))
+    decoder.admit(Request([1, 2, 3], stop=StopSettings(3, ignore_eos=True)))
+    drafting = [one.times.draft for _ in range(3) for one in decoder.step()]
+    assert len(drafting) == 3 and min(drafting[1:]) >= 0.02
 
 
 def rows_of(batch: int) -> tuple[Row, ...]:
