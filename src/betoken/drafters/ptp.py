@@ -223,9 +223,10 @@ class PTP:
 def in_turn(confidence: Floats) -> Floats:
     """[D] chance of each guess given that those before it are right, from the student's own confidences [D].
 
-    A student says token k without knowing tokens before it: they are in its numbers. So its confidence is that of token
-    k whatever came before, and a guess that goes wrong takes the later ones with it. All of k guesses are then right
-    about as often as the least sure of them, far more often than the product of their confidences says.
+    A student says token k without knowing tokens before it: they are in its numbers, if it reads any. So its confidence
+    is that of token k whatever came before, and a guess that goes wrong takes the later ones with it. All of k guesses
+    are right at most as often as the least sure of them, and about so often: far more often than the product of their
+    confidences says.
     """
     reached = np.minimum.accumulate(confidence)
     return reached / np.concatenate([np.ones(1), np.maximum(reached[:-1], 1e-300)])
