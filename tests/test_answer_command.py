@@ -11,6 +11,7 @@ import pytest
 import betoken as library
 from answer_worlds import plain_logits, tiny_folder
 from betoken.answers import answer
+from betoken.answers.calibration import KIND
 from betoken.answers.judge import Judge, VerdictTokens
 from betoken.commands.answer import Pair
 from betoken.models.native.isa import isa
@@ -72,6 +73,16 @@ def test_the_dtype_of_no_draft_model_is_refused(home: Path) -> None:
     asked = ("--model", "tiny", "--draft-dtype", "int4", "--prompt", "x")
     refused(betoken(home, "generate", *asked), "needs a draft model")
     refused(betoken(home, "answer", "--method", "target", *asked), "is for a draft model on this machine")
+    asked = ("--model", "tiny", "--draft-model", "http://127.0.0.1:9/v1", "--draft-dtype", "int4", "--prompt", "x")
+    refused(betoken(home, "answer", *asked), "is for a draft model on this machine")
+
+
+def test_a_calibration_that_falls_back_on_the_target_takes_the_same_command(home: Path) -> None:
+    told = {"kind": KIND, "settings": {}, "fallback": "too weak", "target": "tiny", "draft": "other", "rows": {}}
+    (home / "weak.json").write_text(json.dumps(told))
+    asked = ("--set", "answer.config=weak.json", "--prompt", "the fox", "--max-new-tokens", "4", "--json")
+    ran = betoken(home, *PAIR, "--draft-dtype", "int4", *asked)
+    assert json.loads(ran.stdout)["stats"]["fallback"] == "too weak", ran.stderr
 
 
 def test_settings_of_generate_are_settings_of_an_answer(home: Path) -> None:

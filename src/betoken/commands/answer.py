@@ -141,7 +141,7 @@ def _refuse(pair: Pair, writing: Writing, servers: remote.Servers, far: Sequence
     else:
         known = {"--tokenizer": servers.tokenizer is not None}
         remote.refuse(known, "is for a --model behind HTTP; a model here has its own")
-    if len(far) == 1 or far[1]:
+    if pair.draft_model is None or True in far[1:]:  # one that is not needed may be named, and so may its dtype
         remote.refuse({"--draft-dtype": pair.draft_dtype is not None}, "is for a draft model on this machine")
     if all(far):
         here = {
