@@ -15,14 +15,12 @@ from pathlib import Path
 from betoken.bench.subject import Loader, ModelSpec, load_subject
 from betoken.errors import InputError
 from betoken.models.save import write_tokenizer
-from betoken.models.student import EmbeddingKind, Objective
+from betoken.models.student import EmbeddingKind
 from betoken.models.tokenizer import Tokenizer
 from betoken.training import checkpoint, jobs
 from betoken.training.build import load_base
 from betoken.training.data import read_documents, rows_of, texts_of
-from betoken.training.fit import FitSettings
 from betoken.training.model import CausalModel
-from betoken.training.ptp import PtpSettings
 from betoken.training.reproduce.charts import draw_decoding
 from betoken.training.reproduce.corpus import read_corpus, standard_library
 from betoken.training.reproduce.decoding import (
@@ -33,7 +31,16 @@ from betoken.training.reproduce.decoding import (
     ptp_ways,
     together,
 )
-from betoken.training.reproduce.stages import SIZES, Stages, check_heads, check_window, publish, write_json, write_texts
+from betoken.training.reproduce.stages import (
+    SIZES,
+    Lessons,
+    Stages,
+    check_heads,
+    check_window,
+    publish,
+    write_json,
+    write_texts,
+)
 from betoken.training.reproduce.trips import TAUGHT
 from betoken.training.validate import validate_draft_model
 from betoken.training.vocabulary import make_tokenizer
@@ -44,7 +51,7 @@ TOLD: dict[str, str] = {TEACHER: "teacher", DRAFTER: "AR drafter", **{str(name):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PythonSettings:
+class PythonSettings(Lessons):
     """Sizes, fixed before anything is trained and written to `settings.json` first of all."""
 
     source: str | None = None
@@ -92,14 +99,6 @@ class PythonSettings:
         needed = self.prompt_tokens + self.max_new_tokens + self.nodes
         if needed > self.context:
             raise InputError(f"prompt, answer and nodes need a context of {needed}, not {self.context}")
-
-    def fit(self, steps: int, seed: int) -> FitSettings:
-        """How each training runs."""
-        return FitSettings(steps=steps, batch=self.batch, lr=self.lr, schedule="cosine", seed=seed)
-
-    def ptp(self, objective: Objective, seed: int) -> PtpSettings:
-        """What a student learns."""
-        return PtpSettings(objective=objective, window=self.window, cuts=self.cuts, seed=seed)
 
     def sizes(self, hidden_size: int, layers: int) -> dict[str, int]:
         """A model's config."""

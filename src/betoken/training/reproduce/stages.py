@@ -10,12 +10,32 @@ from typing import Any
 
 from betoken.bench import provenance
 from betoken.errors import InputError
-from betoken.models.student import EmbeddingKind
+from betoken.models.student import EmbeddingKind, Objective
 from betoken.training import jobs
 from betoken.training.fit import FitSettings
 from betoken.training.ptp import PtpSettings
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lessons:
+    """How teachers and students of one reproduction learn."""
+
+    batch: int
+    """Rows of a step."""
+    lr: float
+    window: int
+    """Nodes of a student's branch."""
+    cuts: int
+
+    def fit(self, steps: int, seed: int) -> FitSettings:
+        """How each training runs."""
+        return FitSettings(steps=steps, batch=self.batch, lr=self.lr, schedule="cosine", seed=seed)
+
+    def ptp(self, objective: Objective, seed: int) -> PtpSettings:
+        """What a student learns."""
+        return PtpSettings(objective=objective, window=self.window, cuts=self.cuts, seed=seed)
 
 
 @dataclass(frozen=True)

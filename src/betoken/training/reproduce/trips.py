@@ -22,10 +22,18 @@ from betoken.errors import InputError
 from betoken.models.student import EmbeddingKind, Objective
 from betoken.models.tokenizer import Tokenizer
 from betoken.training import jobs, trips
-from betoken.training.fit import FitSettings
 from betoken.training.ptp import PtpSettings
 from betoken.training.reproduce.decoding import Decoded, decode, decoding_table, ptp_ways
-from betoken.training.reproduce.stages import SIZES, Stages, check_heads, check_window, publish, write_json, write_texts
+from betoken.training.reproduce.stages import (
+    SIZES,
+    Lessons,
+    Stages,
+    check_heads,
+    check_window,
+    publish,
+    write_json,
+    write_texts,
+)
 
 TAUGHT: dict[Objective, str] = {"o-ptp": "O-PTP", "independent": "independent"}
 """Objective, which is its folder's name too -> what tables call its student."""
@@ -36,7 +44,7 @@ FIRST_CELL = "m"
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridSettings:
+class GridSettings(Lessons):
     """Sizes of a teacher of grid trips and its students, fixed before anything is trained."""
 
     trips: int = 20_000
@@ -57,14 +65,6 @@ class GridSettings:
         check_window("window", self.window, SEQUENCE)
         check_heads(self.hidden_size, self.num_attention_heads)
         self.fit(self.lm_steps, 0)
-
-    def fit(self, steps: int, seed: int) -> FitSettings:
-        """How each training runs."""
-        return FitSettings(steps=steps, batch=self.batch, lr=self.lr, schedule="cosine", seed=seed)
-
-    def ptp(self, objective: Objective, seed: int) -> PtpSettings:
-        """What a student learns."""
-        return PtpSettings(objective=objective, window=self.window, cuts=self.cuts, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
