@@ -554,6 +554,13 @@ NATIVE = [
         "    for i in range(whole, whole):\n",
         (BITS,),
     ),
+    Mutant(
+        "native: threads part whenever a pass slept, however fast it was",
+        "models/native/crew.py",
+        "return self.alone is None or seconds > self.alone",
+        "return True",
+        ("tests/test_crew.py::test_threads_stay_together_where_that_is_faster_in_spite_of_sleeps",),
+    ),
 ]
 """Faults of the native kernels and their cache."""
 

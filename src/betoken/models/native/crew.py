@@ -11,6 +11,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +27,13 @@ _SPINS = 2_000
 _NAPS = 5_000
 """Short sleeps, together about half a second, before an idle worker sleeps longer ones."""
 
-_STALLED = 20
-"""Short sleeps at the barriers of one pass, over a millisecond in all, that say that cores are wanted elsewhere."""
+_STALLED, _STALLED_SHARE = 20, 0.2
+"""Short sleeps at the barriers of one pass, and their part of its time, that say that cores are wanted elsewhere."""
+_NAP = 70e-6
+"""Seconds that a short sleep really takes: the 20 microseconds asked for, and the scheduler's slack."""
 _FEWEST_ALONE, _MOST_ALONE = 4, 64
+_NEWEST = 0.25
+"""Weight of the last pass in what a thread needs alone."""
 
 
 @compiled
@@ -63,12 +69,41 @@ def await_job(control, done):  # type: ignore[no-untyped-def]
     return True
 
 
-class Crew:
-    """A fixed number of threads; the caller's own is number 0.
+@dataclass
+class Pace:
+    """Whether passes of one size are faster together or alone.
 
     Other programs that want the same cores make threads wait for each other at every barrier, which can be many times
     slower than one thread alone. Since the number of threads changes no bit of the result, a pass that stalled is
-    followed by some that run alone, more of them each time it happens again.
+    followed by some that run alone. From then on it is known what a thread needs alone, and only a pass that stalled
+    and took longer than that is followed by more of them, twice as many each time.
+    """
+
+    alone: float | None = None
+    """Seconds of a pass on one thread; None until one was needed."""
+    left: int = 0
+    """Passes still to run alone."""
+    rest: int = _FEWEST_ALONE
+    """Passes that run alone after the next stall."""
+
+    def learn(self, together: bool, naps: int, seconds: float) -> None:
+        """Take in a pass that slept `naps` times at its barriers and took so long."""
+        if not together:
+            self.left -= self.left > 0
+            self.alone = seconds if self.alone is None else self.alone + _NEWEST * (seconds - self.alone)
+        elif self._stalled(naps, seconds):
+            self.left, self.rest = self.rest, min(2 * self.rest, _MOST_ALONE)
+        else:
+            self.rest = _FEWEST_ALONE
+
+    def _stalled(self, naps: int, seconds: float) -> bool:
+        if naps <= _STALLED or naps * _NAP < _STALLED_SHARE * seconds:
+            return False
+        return self.alone is None or seconds > self.alone
+
+
+class Crew:
+    """A fixed number of threads; the caller's own is number 0.
 
     The workers end when nobody holds the crew any more, and before the interpreter does.
     """
@@ -83,7 +118,6 @@ class Crew:
         self.model = np.zeros(1, dtype=MODEL)
         self.run = np.zeros(1, dtype=PASS)
         self._turn = threading.Lock()
-        self._alone, self._rest = 0, _FEWEST_ALONE
         if threads > 1:
             self.control[_STOP] = 1
             # Compiled here, not by a worker: who waits for a worker to end may hold the compiler's lock.
@@ -98,23 +132,23 @@ class Crew:
             workers.append(worker)
 
     def forward(
-        self, model: NDArray[np.void], run: NDArray[np.void], logits: NDArray[np.float32], hidden: NDArray[np.float32]
+        self,
+        model: NDArray[np.void],
+        run: NDArray[np.void],
+        logits: NDArray[np.float32],
+        hidden: NDArray[np.float32],
+        pace: Pace,
     ) -> None:
         """One forward pass into `logits` [wanted, V] and `hidden` [layers, nodes, H]; returns when all are done.
 
-        One at a time: targets may share a crew.
+        `pace`: what is known of passes of this size. One pass at a time: targets may share a crew.
         """
         with self._turn:
-            threads = 1 if self._alone or self.control[_STOP] else self.threads
-            self._judge(threads, self._lead(self._address, threads, model, run, logits, hidden, self.model, self.run))
-
-    def _judge(self, threads: int, stalls: int) -> None:
-        if threads < self.threads:
-            self._alone -= 1
-        elif stalls > _STALLED:
-            self._alone, self._rest = self._rest, min(2 * self._rest, _MOST_ALONE)
-        else:
-            self._rest = _FEWEST_ALONE
+            threads = 1 if pace.left or self.control[_STOP] else self.threads
+            began = perf_counter()
+            naps = self._lead(self._address, threads, model, run, logits, hidden, self.model, self.run)
+            if self.threads > 1:
+                pace.learn(threads > 1, naps, perf_counter() - began)
 
 
 _crews: weakref.WeakValueDictionary[int, Crew] = weakref.WeakValueDictionary()
