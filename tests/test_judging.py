@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,10 @@ def test_a_file_gives_the_settings(pair: Pair, tmp_path: Path) -> None:
         Parse(config=path, threshold=0.9)
     found = answer("the fox", target=pair.target, draft=pair.draft, method_settings={"config": path}, max_new_tokens=8)
     assert found.stats.fallback is None and found.stats.confidence is not None
+    for fallback, settings in ((None, {"instruction": "", "threshold": 0.5}), ("too weak", {"instruction": ""})):
+        frozen(tmp_path / "old.json", pair.target, pair.draft, fallback=fallback, settings=settings)
+        with nullcontext() if fallback else pytest.raises(InputError, match="does not hold the judge's question"):
+            assert not Cascade(config=str(tmp_path / "old.json")).drafts
     frozen(tmp_path / "parse.json", pair.draft, pair.target)
     with pytest.raises(InputError, match="run betoken calibrate parse on these two"):
         answer("the fox", target=pair.target, draft=pair.draft, method_settings={"config": path}, max_new_tokens=8)

@@ -13,6 +13,7 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+import betoken
 import tiny_models
 from betoken.errors import InputError
 from betoken.models import load
@@ -100,6 +101,12 @@ def test_bad_requests_are_one_line(llama: Path, options: dict[str, object], told
     with pytest.raises(InputError, match=told) as caught:
         load_target(str(llama), **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+def test_dtypes_are_refused_before_a_model_is_looked_for() -> None:
+    for options in ({"dtype": "int3"}, {"draft_dtype": "int3"}):
+        with pytest.raises(InputError, match="unknown dtype 'int3'"):
+            betoken.load("no-such-model", draft_model="nor-this", **options)  # type: ignore[arg-type]
 
 
 def test_int8_of_another_family_is_refused(gpt2: Path) -> None:

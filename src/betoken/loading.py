@@ -15,7 +15,7 @@ from betoken.drafters.ptp import PTP
 from betoken.engine import Engine
 from betoken.errors import InputError
 from betoken.models.files import Progress, SilentProgress
-from betoken.models.load import Backend, Loaded, load_target
+from betoken.models.load import Backend, Loaded, check_dtype, load_target
 from betoken.models.store import cache_root, resolve
 from betoken.registry import create
 from betoken.tuning.auto import AutoNodes
@@ -58,25 +58,21 @@ def load(
     _check_choices(chosen, draft_model, nodes)
     check_draft_dtype(draft_dtype, has_draft=draft_model is not None)
     check_coupling(drafting, verifying)
-    place = Path(cache_dir) if cache_dir is not None else None
-
-    def fetch(name: str, dtype: str | None, backend: Backend = "auto") -> Loaded:
-        resolve(name, place, progress or SilentProgress())
-        return load_target(
-            name,
-            dtype=dtype,
-            device=device,
-            threads=threads,
-            cache_dir=place,
-            trust_remote_code=trust_remote_code,
-            backend=backend,
-            cuda_graphs=cuda_graphs,
-        )
-
+    for one in (dtype, draft_dtype):
+        check_dtype(one, device)
+    fetch = partial(
+        _fetch,
+        progress=progress or SilentProgress(),
+        device=device,
+        threads=threads,
+        cache_dir=Path(cache_dir) if cache_dir is not None else None,
+        trust_remote_code=trust_remote_code,
+        cuda_graphs=cuda_graphs,
+    )
     # Students run in the torch decoder only; without a dtype, int8 is what the user has to be told about.
     takes_student = isinstance(drafting, PTP) and dtype not in (None, "int8", "int4")
-    loaded = fetch(model, dtype, "torch" if takes_student else "auto")
-    draft = fetch(draft_model, draft_dtype or dtype) if draft_model is not None else None
+    loaded = fetch(model, dtype=dtype, backend="torch" if takes_student else "auto")
+    draft = fetch(draft_model, dtype=draft_dtype or dtype, backend="auto") if draft_model is not None else None
     if draft is not None:
         check_vocabularies(loaded.tokenizer, draft.tokenizer)
     drafting.start(loaded.target, draft.target if draft is not None else None)
@@ -85,6 +81,32 @@ def load(
     most = 1 if chosen == "none" else nodes
     policy: NodePolicy = AutoNodes(measure()) if most == "auto" else FixedNodes(most)
     return Engine(loaded.target, loaded.tokenizer, drafting, verifying, policy, threads=cores, measure=measure)
+
+
+def _fetch(
+    name: str,
+    *,
+    dtype: str | None,
+    backend: Backend,
+    progress: Progress,
+    device: str,
+    threads: int | None,
+    cache_dir: Path | None,
+    trust_remote_code: bool,
+    cuda_graphs: bool,
+) -> Loaded:
+    """A model, downloaded first if need be."""
+    resolve(name, cache_dir, progress)
+    return load_target(
+        name,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        cache_dir=cache_dir,
+        trust_remote_code=trust_remote_code,
+        backend=backend,
+        cuda_graphs=cuda_graphs,
+    )
 
 
 def check_coupling(drafter: Drafter, verifier: Verifier) -> None:

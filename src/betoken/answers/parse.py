@@ -50,6 +50,8 @@ class Cascade(Judge):
 
     def _take_over(self, found: JudgeCalibration) -> None:
         """Set the settings of a file on this instance, which nobody has seen yet."""
+        if found.fallback is None and found.settings.get("instruction") == "":
+            raise InputError(f"{self.config} does not hold the judge's question: run betoken calibrate parse again")
         object.__setattr__(self, "calibration", found)
         for one in fields(self):
             if one.name not in found.settings:
