@@ -11,7 +11,7 @@ import pytest
 from betoken.models.config import DecoderConfig
 from betoken.models.native.crew import Pace
 from betoken.models.native.isa import isa
-from betoken.models.native.target import NativeTarget, load_native
+from betoken.models.native.target import load_native
 from betoken.tree import RowTree, TokenTree
 from cli_home import make_home
 
@@ -81,56 +81,62 @@ def test_workers_end_with_their_targets_and_with_the_interpreter(tmp_path: Path)
     ]
 
 
-def rested(pace: Pace, seconds: float) -> int:
+def rested(pace: Pace, alone: dict[int, float], seconds: float = 0.010) -> int:
     """Passes alone, each of so many seconds, until the threads are tried together again."""
     count = 0
     while pace.left:
-        pace.learn(together=False, naps=0, seconds=seconds)
+        pace.learn(together=False, naps=0, seconds=seconds, size=3, alone=alone)
         count += 1
     return count
 
 
+def stalls(pace: Pace, alone: dict[int, float], naps: int, seconds: float, size: int = 3) -> bool:
+    """Whether passes run alone after one like this."""
+    pace.learn(together=True, naps=naps, seconds=seconds, size=size, alone=alone)
+    return pace.left > 0
+
+
 def test_a_pass_that_stalls_is_followed_by_some_alone_and_twice_as_many_while_that_is_faster() -> None:
-    pace = Pace()
-    rests = []
+    pace, alone, rests = Pace(), dict[int, float](), []
     for _ in range(6):
-        pace.learn(together=True, naps=400, seconds=0.040)
-        rests.append(rested(pace, 0.010))
+        assert stalls(pace, alone, naps=400, seconds=0.040)
+        rests.append(rested(pace, alone))
     assert rests == [4, 8, 16, 32, 64, 64]
 
 
 def test_threads_stay_together_where_that_is_faster_in_spite_of_sleeps() -> None:
-    pace = Pace()
-    pace.learn(together=True, naps=100, seconds=0.030)
-    assert rested(pace, 0.010) == 4
-    pace.learn(together=True, naps=30, seconds=0.007)  # a worker that took a millisecond or two to wake
-    assert rested(pace, 0.010) == 0
-    pace.learn(together=True, naps=100, seconds=0.030)
-    assert rested(pace, 0.010) == 4, "a good try sets the number back"
+    pace, alone = Pace(), dict[int, float]()
+    assert stalls(pace, alone, naps=100, seconds=0.030)
+    assert rested(pace, alone) == 4
+    assert not stalls(pace, alone, naps=30, seconds=0.007)  # a worker that took a millisecond or two to wake
+    assert stalls(pace, alone, naps=100, seconds=0.030)
+    assert rested(pace, alone) == 4, "a good try sets the number back"
+
+
+def test_what_a_pass_alone_takes_is_known_by_its_size() -> None:
+    pace, alone = Pace(), dict[int, float]()
+    assert stalls(pace, alone, naps=100, seconds=0.030)
+    rested(pace, alone)
+    assert not stalls(pace, alone, naps=100, seconds=0.009)
+    assert stalls(pace, alone, naps=100, seconds=0.009, size=1), "nothing is known of this size yet"
 
 
 def test_a_few_sleeps_in_a_long_pass_are_no_stall() -> None:
-    pace = Pace()
-    pace.learn(together=True, naps=60, seconds=0.050)
-    assert pace.left == 0
-    pace.learn(together=True, naps=20, seconds=0.002)
-    assert pace.left == 0
-    pace.learn(together=True, naps=60, seconds=0.005)
-    assert pace.left == 4
+    pace, alone = Pace(), dict[int, float]()
+    assert not stalls(pace, alone, naps=60, seconds=0.050)
+    assert not stalls(pace, alone, naps=20, seconds=0.002)
+    assert stalls(pace, alone, naps=60, seconds=0.030)
 
 
-def test_sizes_and_targets_are_judged_apart(tmp_path: Path) -> None:
+def test_a_pass_alone_runs_on_one_thread(tmp_path: Path) -> None:
     folder = make_home(tmp_path) / "tiny"
-    first, second = (load_native(folder, DecoderConfig.from_folder(folder), "float32", 2) for _ in range(2))
+    target = load_native(folder, DecoderConfig.from_folder(folder), "float32", 2)
 
-    def threads(target: NativeTarget, nodes: int, alone: int) -> int:
-        target.pace(nodes).left = alone
+    def threads(alone: int) -> int:
+        target.crew.pace.left = alone
         cache = target.new_cache()
-        target.forward(TokenTree.stack([RowTree.chain(5, [6] * (nodes - 1))]), cache, [cache.open()])
+        target.forward(TokenTree.stack([RowTree.chain(5, [6, 7, 8])]), cache, [cache.open()])
         return int(target.crew.run[0]["threads"])
 
-    assert first.crew is second.crew
-    assert first.pace(8) is first.pace(15)
-    assert len({id(first.pace(8)), id(first.pace(7)), id(second.pace(8))}) == 3
-    assert (threads(first, 8, alone=2), first.pace(8).left) == (1, 1)
-    assert threads(first, 8, alone=0) == 2
+    assert (threads(2), target.crew.pace.left) == (1, 1)
+    assert threads(0) == 2

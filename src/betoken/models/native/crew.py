@@ -27,10 +27,10 @@ _SPINS = 2_000
 _NAPS = 5_000
 """Short sleeps, together about half a second, before an idle worker sleeps longer ones."""
 
-_STALLED, _STALLED_SHARE = 20, 0.2
+_STALLED, _STALLED_SHARE = 20, 0.1
 """Short sleeps at the barriers of one pass, and their part of its time, that say that cores are wanted elsewhere."""
 _NAP = 70e-6
-"""Seconds that a short sleep really takes: the 20 microseconds asked for, and the scheduler's slack."""
+"""Seconds that a short sleep takes at least: the 20 microseconds asked for, and the scheduler's slack."""
 _FEWEST_ALONE, _MOST_ALONE = 4, 64
 _NEWEST = 0.25
 """Weight of the last pass in what a thread needs alone."""
@@ -71,35 +71,32 @@ def await_job(control, done):  # type: ignore[no-untyped-def]
 
 @dataclass
 class Pace:
-    """Whether passes of one size are faster together or alone.
+    """Whether a crew's passes are faster together or alone.
 
     Other programs that want the same cores make threads wait for each other at every barrier, which can be many times
     slower than one thread alone. Since the number of threads changes no bit of the result, a pass that stalled is
-    followed by some that run alone. From then on it is known what a thread needs alone, and only a pass that stalled
-    and took longer than that is followed by more of them, twice as many each time.
+    followed by some that run alone. They tell what a thread needs alone; from then on only a pass that stalled and
+    took longer than that is followed by more of them, twice as many each time.
     """
 
-    alone: float | None = None
-    """Seconds of a pass on one thread; None until one was needed."""
     left: int = 0
     """Passes still to run alone."""
     rest: int = _FEWEST_ALONE
     """Passes that run alone after the next stall."""
 
-    def learn(self, together: bool, naps: int, seconds: float) -> None:
-        """Take in a pass that slept `naps` times at its barriers and took so long."""
+    def learn(self, *, together: bool, naps: int, seconds: float, size: int, alone: dict[int, float]) -> None:
+        """Take in a pass in which a waiting thread slept `naps` times, and that took so many seconds.
+
+        `size`: passes of the same size take about as long. `alone`: size -> seconds on one thread, which is kept here.
+        """
+        known = alone.get(size)
         if not together:
             self.left -= self.left > 0
-            self.alone = seconds if self.alone is None else self.alone + _NEWEST * (seconds - self.alone)
-        elif self._stalled(naps, seconds):
+            alone[size] = seconds if known is None else known + _NEWEST * (seconds - known)
+        elif naps > _STALLED and (seconds > known if known else naps * _NAP > _STALLED_SHARE * seconds):
             self.left, self.rest = self.rest, min(2 * self.rest, _MOST_ALONE)
         else:
             self.rest = _FEWEST_ALONE
-
-    def _stalled(self, naps: int, seconds: float) -> bool:
-        if naps <= _STALLED or naps * _NAP < _STALLED_SHARE * seconds:
-            return False
-        return self.alone is None or seconds > self.alone
 
 
 class Crew:
@@ -118,6 +115,7 @@ class Crew:
         self.model = np.zeros(1, dtype=MODEL)
         self.run = np.zeros(1, dtype=PASS)
         self._turn = threading.Lock()
+        self.pace = Pace()
         if threads > 1:
             self.control[_STOP] = 1
             # Compiled here, not by a worker: who waits for a worker to end may hold the compiler's lock.
@@ -137,18 +135,22 @@ class Crew:
         run: NDArray[np.void],
         logits: NDArray[np.float32],
         hidden: NDArray[np.float32],
-        pace: Pace,
+        size: int,
+        alone: dict[int, float],
     ) -> None:
         """One forward pass into `logits` [wanted, V] and `hidden` [layers, nodes, H]; returns when all are done.
 
-        `pace`: what is known of passes of this size. One pass at a time: targets may share a crew.
+        `size`, `alone`: see `Pace.learn`; every model has its own. One pass at a time: targets may share a crew.
         """
         with self._turn:
-            threads = 1 if pace.left or self.control[_STOP] else self.threads
+            threads = 1 if self.pace.left or self.control[_STOP] else self.threads
             began = perf_counter()
             naps = self._lead(self._address, threads, model, run, logits, hidden, self.model, self.run)
             if self.threads > 1:
-                pace.learn(threads > 1, naps, perf_counter() - began)
+                # While one thread is missing, each of the others sleeps.
+                naps //= self.threads - 1
+                seconds = perf_counter() - began
+                self.pace.learn(together=threads > 1, naps=naps, seconds=seconds, size=size, alone=alone)
 
 
 _crews: weakref.WeakValueDictionary[int, Crew] = weakref.WeakValueDictionary()

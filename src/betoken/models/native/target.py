@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import defaultdict
 from collections.abc import Sequence
 from operator import add
 from pathlib import Path
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from betoken.errors import BetokenError, InputError
 from betoken.models.config import DecoderConfig
-from betoken.models.native.crew import Crew, Pace, crew
+from betoken.models.native.crew import Crew, crew
 from betoken.models.native.emit import BLOCK, TILE
 from betoken.models.native.forward import PHASES
 from betoken.models.native.image import Arrays
@@ -65,7 +64,7 @@ class NativeTarget:
         self._frequencies = inverse_frequencies(config)
         self._space: Arrays = {}
         self._room = (0, 0)
-        self._paces: defaultdict[int, Pace] = defaultdict(Pace)
+        self._alone: dict[int, float] = {}
 
     def new_cache(self) -> PagedCache:
         """An empty cache."""
@@ -74,10 +73,6 @@ class NativeTarget:
     def last_pass(self) -> tuple[NDArray[np.void], NDArray[np.void]]:
         """Copies of the records of the model and of the last pass; their addresses hold until a larger pass."""
         return self._model.copy(), self._run.copy()
-
-    def pace(self, nodes: int) -> Pace:
-        """What is known of passes over so many nodes, within a factor of two."""
-        return self._paces[nodes.bit_length()]
 
     def forward(self, tree: TokenTree, cache: Cache, slots: Sequence[int], hidden_layers: Sequence[int] = ()) -> Scores:
         """Score the trees of the rows in `slots`; see `Target.forward`. `hidden_layers`: 0 to L.
@@ -89,16 +84,16 @@ class NativeTarget:
         if any(not 0 <= layer <= self.num_layers for layer in hidden_layers):
             raise InputError(f"hidden layers {list(hidden_layers)}: this model has states 0..{self.num_layers}")
         index, wanted = self._read(tree, cache, slots)
-        pace = self.pace(tree.batch * tree.width)
+        size = (tree.batch * tree.width).bit_length()  # node counts within a factor of two
         logits = np.empty((wanted, self.vocab_size), dtype=np.float32)
         if not hidden_layers:
-            self.crew.forward(self._model, self._run, logits, self._no_hidden, pace)
+            self.crew.forward(self._model, self._run, logits, self._no_hidden, size, self._alone)
             return Scores(logits, index)
         hidden_at = self._space["hidden_at"]
         hidden_at.fill(-1)
         hidden_at[list(hidden_layers)] = range(len(hidden_layers))
         hidden = np.empty((len(hidden_layers), int(tree.counts.sum()), self.hidden_size), dtype=np.float32)
-        self.crew.forward(self._model, self._run, logits, hidden, pace)
+        self.crew.forward(self._model, self._run, logits, hidden, size, self._alone)
         return Scores(logits, index, self._hidden(hidden, hidden_layers, tree))
 
     def _read(self, tree: TokenTree, cache: PagedCache, slots: Sequence[int]) -> tuple[NDArray[np.int64], int]:
