@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,14 @@ from betoken.cli import main
 from betoken.errors import InputError
 from betoken.training.fit import Tell
 from betoken.training.reproduce.embeddings import reproduce_embeddings
-from betoken.training.reproduce.trips import GridSettings, TripFindings, TripSettings, publish_trips, reproduce_trips
+from betoken.training.reproduce.trips import (
+    TAUGHT,
+    GridSettings,
+    TripFindings,
+    TripSettings,
+    publish_trips,
+    reproduce_trips,
+)
 
 GRID = GridSettings(
     trips=48,
@@ -46,8 +54,13 @@ def test_everything_is_measured_and_a_second_call_finds_it_done(made: tuple[Path
     out, found = made
     # An untrained model is near uniform over 27 tokens; the generator's own perplexity bounds every model from below.
     assert found.entropy < found.autoregressive < 30
-    assert found.entropy < found.scratch < 30
-    assert found.entropy < found.scratch_text < 30
+    assert found.scratch is not None and found.entropy < found.scratch < 30
+    assert found.scratch_text is not None and found.entropy < found.scratch_text < 30
+    # Both are measured on the same tokens, whose mean loss is that of the nodes.
+    assert len(found.by_node) == TINY.scratch_window
+    for place, whole in ((0, found.same_tokens), (1, found.scratch)):
+        logs = [math.log(pair[place]) for pair in found.by_node]
+        assert whole is not None and min(logs) < math.log(whole) < max(logs)
     assert set(found.right_in_a_row) == {"o-ptp", "independent"}
     assert all(0.0 <= run <= 8.0 for run in found.right_in_a_row.values())
     assert json.loads((out / "seed-3" / "findings.json").read_text())["seed"] == 3
@@ -72,13 +85,28 @@ def test_the_tables_have_a_row_a_seed_and_a_row_a_way(made: tuple[Path, TripFind
     out, found = made
     publish_trips(TINY, [found, found], out)
     assert (out / "trips.provenance.json").is_file()
-    trained, decoded, verdict = (out / "trips.md").read_text().split("\n\n")
-    for table, rows in ((trained.splitlines(), 2), (decoded.splitlines(), 6)):
+    trained, nodes, decoded, verdict = (out / "trips.md").read_text().split("\n\n")
+    for table, rows in ((trained.splitlines(), 2), (nodes.splitlines(), 10), (decoded.splitlines(), 6)):
         assert len(table) == 2 + rows
         assert all(line.count("|") == table[0].count("|") for line in table)
     assert trained.splitlines()[2].startswith("| 3 | 2.070 |")
     assert all(line.endswith("| 2 of 2 |") for line in decoded.splitlines()[2:])
     assert verdict.startswith("All 12 answers are plain sampling's")
+
+
+def test_a_claim_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = (
+        "--trips=8 --layers=1 --hidden=8 --batch=4 --window=4 --cuts=1 --lm-steps=1 --student-steps=1 "
+        "--scratch-steps=1 --scratch-window=4 --decoded=1 --nodes=4 --threads=1"
+    )
+    for claim, trained, dashes in (("perplexity", {"scratch"}, [7, 8, 9]), ("runs", set(TAUGHT), [3, 4, 5, 6])):
+        out = tmp_path / claim
+        with pytest.raises(SystemExit) as ended:
+            main(["reproduce", "trips", "--claims", claim, "--out", str(out), *sizes.split()])
+        assert ended.value.code == 0
+        cells = capsys.readouterr().out.splitlines()[2].strip("| ").split(" | ")
+        assert [place for place, cell in enumerate(cells) if cell == "-"] == dashes
+        assert {path.name for path in (out / "seed-1").iterdir() if path.is_dir()} == {"lm"} | trained
 
 
 def test_embeddings_share_a_teacher_and_differ_in_nothing_else(tmp_path: Path) -> None:
@@ -133,6 +161,7 @@ def test_bad_seeds_are_refused_before_anything_is_made(
         ("trips", "--window=102", "window must be from 2 to 101"),
         ("trips", "--nodes=16,x", "write whole numbers"),
         ("trips", "--nodes=0", "nodes must be at least 1"),
+        ("trips", "--claims=speed", "claims must be some of perplexity, runs, not speed"),
         ("embeddings", "--window=1", "window must be from 2 to 101"),
         ("embeddings", "--lr=0", "lr and clip must be above 0"),
         ("python", "--lr=nan", "lr and clip must be above 0"),

@@ -51,6 +51,7 @@ def test_a_draft_model_is_measured_as_if_it_guessed_token_by_token(tmp_path: Pat
     assert 0.0 < found.mean_run < 4.0
     assert found.mean_run == pytest.approx(np.mean(runs))
     assert found.loss == pytest.approx(np.mean(losses), rel=1e-4)
+    assert found.node_losses == pytest.approx(np.reshape(losses, (-1, 4)).mean(0), rel=1e-4)
     assert found.branches == len(runs) == 15
 
 
@@ -69,4 +70,5 @@ def test_the_loss_of_a_student_that_knows_nothing_is_that_of_a_uniform_guess(tmp
         task.model.student.model.get_output_embeddings().weight.zero_()
     found = validate(task, text_rows(base).take(slice(0, 4)), tell=quiet)
     assert found.loss == pytest.approx(math.log(base.config.vocab_size))
+    assert found.node_losses == pytest.approx([found.loss] * 4)
     assert found.perplexity is None

@@ -147,13 +147,17 @@ def trips(
     scratch: Scratch,
     decoded: Annotated[int, typer.Option(help="Trips to decode in each way.", min=1)] = 20,
     nodes: Annotated[str, typer.Option(help="Nodes of a forward pass in decoding; comma-separated.")] = "16,32,64",
+    claims: Annotated[
+        str, typer.Option(help="Which to test: perplexity (from scratch), runs (the students), or both.")
+    ] = "perplexity,runs",
     cores: Cores,
 ) -> None:
     numbers, counts = _seeds(seeds), parse_whole_numbers("--nodes", nodes)
     cores.use()
     from betoken.training.reproduce.trips import TripSettings, publish_trips, reproduce_trips
 
-    settings = TripSettings(**grid.sizes(), **vars(scratch), decoded=decoded, nodes=counts)
+    tested: Any = tuple(part.strip() for part in claims.split(","))
+    settings = TripSettings(**grid.sizes(), **vars(scratch), decoded=decoded, nodes=counts, claims=tested)
     found = [reproduce_trips(settings, seed, out, counting) for seed in numbers]
     typer.echo(publish_trips(settings, found, out))
 

@@ -187,9 +187,16 @@ def _prepared(model: ModelSettings, data: DataSettings, seed: int) -> tuple[Base
     training = _rows(data, data.source, documents, base)
     if data.validation is None:
         training, held = training.split(data.held_out)
-    else:
-        held = _rows(data, data.validation, _documents(data.validation, data.files), base)
-    return base, training, held.take(slice(0, data.validation_rows))
+        return base, training, held.take(slice(0, data.validation_rows))
+    return base, training, held_out(data, base)
+
+
+def held_out(data: DataSettings, base: Base) -> Rows:
+    """The rows of `data.validation`. Raises InputError if there is none, or it cannot be read."""
+    if data.validation is None:
+        raise InputError("no text to validate with is named")
+    held = _rows(data, data.validation, _documents(data.validation, data.files), base)
+    return held.take(slice(0, data.validation_rows))
 
 
 def _documents(source: str, files: str) -> list[Document]:

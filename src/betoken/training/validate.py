@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ class Validation:
     loss: float
     """Mean minus log-probability that the nodes give to their tokens, in nats; for `scratch` under numbers drawn in the
     student's own intervals."""
+    node_losses: tuple[float, ...]
+    """[L] the same by node: a student has to follow more numbers the later a node stands in its branch."""
     perplexity: float | None = None
     """`scratch` only: exp of `loss`, that of a model of text."""
 
@@ -52,17 +54,18 @@ def validate(task: PtpTask, rows: Rows, *, batch: int = 8, tell: Tell) -> Valida
     """
     window = task.settings.window
     tallies = [np.zeros((2, window)), np.zeros((2, window - 1))]
-    losses: list[torch.Tensor] = []
+    losses = np.zeros((2, window))
     for at in range(0, len(rows), batch):
         part = rows.take(slice(at, at + batch))
         numbers = generator(task.settings.seed, Purpose.VALIDATION, at)
         right, alive, loss = _measure(task, part, numbers)
         _tally(tallies, right, alive)
-        losses.append(loss)
+        losses += loss
         tell(min(at + batch, len(rows)), len(rows), "validating")
-    mean = float(torch.cat(losses).double().mean())
-    perplexity = math.exp(min(mean, 50.0)) if task.settings.objective == "scratch" else None
-    return _validation(tallies, len(rows) * task.settings.cuts, mean, perplexity)
+    found = _validation(tallies, len(rows) * task.settings.cuts, losses)
+    if task.settings.objective == "scratch":
+        return replace(found, perplexity=math.exp(min(found.loss, 50.0)))
+    return found
 
 
 @torch.no_grad()
@@ -76,7 +79,7 @@ def validate_draft_model(
     """
     window = settings.window
     tallies = [np.zeros((2, window)), np.zeros((2, window - 1))]
-    losses: list[torch.Tensor] = []
+    losses = np.zeros((2, window))
     for at in range(0, len(rows), batch):
         part = rows.take(slice(at, at + batch))
         numbers = generator(settings.seed, Purpose.VALIDATION, at)
@@ -89,9 +92,9 @@ def validate_draft_model(
         where = token_intervals(true, labels.flatten(), settings.law)
         said = picked_tokens(guessed, places(where, v.flatten()), settings.law).view(labels.shape)
         alive = windows.inside & where.possible.view(labels.shape).cumprod(1).bool()
-        losses.append(cross_entropy(guessed, labels.flatten(), reduction="none")[alive.flatten()])
+        losses += _by_node(guessed[alive.flatten()], labels, alive)
         _tally(tallies, ((said == labels) & alive).cpu().numpy(), alive.cpu().numpy())
-    return _validation(tallies, len(rows) * settings.cuts, float(torch.cat(losses).double().mean()))
+    return _validation(tallies, len(rows) * settings.cuts, losses)
 
 
 def _logits_before(model: CausalModel, tokens: torch.Tensor, windows: Windows) -> torch.Tensor:
@@ -100,15 +103,23 @@ def _logits_before(model: CausalModel, tokens: torch.Tensor, windows: Windows) -
     return model.head(model.read(tokens).hidden[row, windows.index - 1].flatten(0, 2))
 
 
-def _validation(
-    tallies: Sequence[np.ndarray], branches: int, loss: float, perplexity: float | None = None
-) -> Validation:
+def _validation(tallies: Sequence[np.ndarray], branches: int, losses: np.ndarray) -> Validation:
+    """`losses` [2, L]: sums by node, and of how many nodes."""
     first_runs, runs = (_survival(tally) for tally in tallies)
-    return Validation(first_runs, runs, branches, loss, perplexity)
+    by_node = np.divide(losses[0], losses[1], out=np.zeros_like(losses[0]), where=losses[1] > 0)
+    loss = float(losses[0].sum() / losses[1].sum())
+    return Validation(first_runs, runs, branches, loss, tuple(map(float, by_node)))
 
 
-def _measure(task: PtpTask, part: Rows, numbers: np.random.Generator) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
-    """[B, L, C] which nodes are right, [B, L, C] which count, and their losses, one a counted node."""
+def _by_node(logits: torch.Tensor, labels: torch.Tensor, counted: torch.Tensor) -> np.ndarray:
+    """[2, L] sums of losses and numbers of the W counted nodes; logits [W, V], labels and counted [B, L, C]."""
+    loss = torch.zeros(labels.shape, dtype=torch.float64, device=labels.device)
+    loss[counted] = cross_entropy(logits, labels[counted], reduction="none").double()
+    return torch.stack([loss.sum((0, 2)), counted.sum((0, 2))]).cpu().numpy()
+
+
+def _measure(task: PtpTask, part: Rows, numbers: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[B, L, C] which nodes are right, [B, L, C] which count, and their losses as `_by_node` gives them."""
     settings = task.settings
     starts = cut_points(numbers, part.first, part.lengths, settings.window, settings.cuts)
     tokens = torch.from_numpy(part.tokens).to(task.device)
@@ -121,13 +132,13 @@ def _measure(task: PtpTask, part: Rows, numbers: np.random.Generator) -> tuple[n
     alive = windows.inside & where.possible.cumprod(1).bool()
     states = task.states(text, windows, u, windows.inside)
     branches = Branches(windows, labels, u, windows.inside, states)
-    right, logits, counted = torch.zeros_like(alive), task.model.student.head(states), alive[windows.inside]
+    right, logits, counted = torch.zeros_like(alive), task.model.student.head(states), alive
     right[windows.inside] = task.said(logits, branches) == labels[windows.inside]
     if settings.objective == "scratch":
         own = inverse_autoregressive(task.model, text, windows, labels, v)
         logits = task.model.student.head(task.states(text, windows, own, windows.inside))
-        counted = torch.ones_like(counted)
-    loss = cross_entropy(logits, labels[windows.inside], reduction="none")[counted]
+        counted = windows.inside
+    loss = _by_node(logits[counted[windows.inside]], labels, counted)
     return right.cpu().numpy(), alive.cpu().numpy(), loss
 
 

@@ -18,9 +18,7 @@ from betoken.models.save import write_tokenizer
 from betoken.models.student import EmbeddingKind
 from betoken.models.tokenizer import Tokenizer
 from betoken.training import checkpoint, jobs
-from betoken.training.build import load_base
-from betoken.training.data import read_documents, rows_of, texts_of
-from betoken.training.model import CausalModel
+from betoken.training.data import read_documents, texts_of
 from betoken.training.reproduce.charts import draw_decoding
 from betoken.training.reproduce.corpus import read_corpus, standard_library
 from betoken.training.reproduce.decoding import (
@@ -42,7 +40,6 @@ from betoken.training.reproduce.stages import (
     write_texts,
 )
 from betoken.training.reproduce.trips import TAUGHT
-from betoken.training.validate import validate_draft_model
 from betoken.training.vocabulary import make_tokenizer
 
 TEACHER, DRAFTER = "teacher", "ar-drafter"
@@ -136,7 +133,7 @@ def reproduce_python(
     for name, sizes, steps in trained:
         write_json(folder / f"{name}.sizes.json", sizes)
         perplexity[name] = stages.language_model(name, folder / f"{name}.sizes.json", settings.fit(steps, seed))
-    runs[DRAFTER] = _draft_model_run(settings, seed, stages)
+    runs[DRAFTER] = stages.guesses(TEACHER, DRAFTER, settings.ptp("o-ptp", seed)).mean_run
     for objective in TAUGHT:
         fit, ptp = settings.fit(settings.student_steps, seed), settings.ptp(objective, seed)
         runs[objective] = stages.student(objective, TEACHER, ptp, settings.embedding, fit).validation.mean_run
@@ -219,16 +216,6 @@ def _prompts(settings: PythonSettings, stages: Stages) -> list[list[int]]:
             f"{settings.prompt_tokens} tokens: ask for fewer, or give more source"
         )
     return found[: settings.prompts]
-
-
-def _draft_model_run(settings: PythonSettings, seed: int, stages: Stages) -> float:
-    """How many tokens in a row the small model guesses right, on the branches that the students are measured on."""
-    teacher, drafter = (load_base(str(stages.folder / name)) for name in (TEACHER, DRAFTER))
-    documents = read_documents(str(stages.data.validation))
-    rows = rows_of(documents, teacher.tokenizer, settings.context, vocab_size=teacher.config.vocab_size)
-    rows = rows.take(slice(0, settings.validation_rows))
-    ptp = settings.ptp("o-ptp", seed)
-    return validate_draft_model(CausalModel(teacher.model), CausalModel(drafter.model), rows, ptp).mean_run
 
 
 def _read_json(path: Path) -> dict[str, object]:

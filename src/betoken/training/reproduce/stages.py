@@ -12,8 +12,11 @@ from betoken.bench import provenance
 from betoken.errors import InputError
 from betoken.models.student import EmbeddingKind, Objective
 from betoken.training import jobs
+from betoken.training.build import load_base
 from betoken.training.fit import FitSettings
+from betoken.training.model import CausalModel
 from betoken.training.ptp import PtpSettings
+from betoken.training.validate import Validation, validate_draft_model
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
@@ -69,6 +72,12 @@ class Stages:
         model = jobs.ModelSettings(config=config, tokenizer=self.tokenizer)
         student = jobs.StudentSettings(weights="same", embedding=embedding)
         return jobs.train_ptp(model, self.data, student, ptp, fit, self.folder / name, self.bar)
+
+    def guesses(self, teacher: str, drafter: str, ptp: PtpSettings) -> Validation:
+        """How an ordinary model drafts for another, a call a token, on the branches that students are measured on."""
+        base, other = (load_base(str(self.folder / name)) for name in (teacher, drafter))
+        rows = jobs.held_out(self.data, base)
+        return validate_draft_model(CausalModel(base.model), CausalModel(other.model), rows, ptp)
 
 
 def check_heads(hidden_size: int, heads: int) -> None:

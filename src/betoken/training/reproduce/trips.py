@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 from betoken.bench.subject import Loader, ModelSpec, load_subject
 from betoken.errors import InputError
@@ -35,6 +36,8 @@ from betoken.training.reproduce.stages import (
     write_texts,
 )
 
+Claim = Literal["perplexity", "runs"]
+"""The two claims, in the order above."""
 TAUGHT: dict[Objective, str] = {"o-ptp": "O-PTP", "independent": "independent"}
 """Objective, which is its folder's name too -> what tables call its student."""
 SEQUENCE = trips.LENGTH + 2
@@ -71,6 +74,8 @@ class GridSettings(Lessons):
 class TripSettings(GridSettings):
     """The same with a model from scratch, and decoding."""
 
+    claims: tuple[Claim, ...] = get_args(Claim)
+    """Those to test; nothing is trained for the others."""
     scratch_steps: int = 1200
     scratch_window: int = SEQUENCE - 1
     """Nodes of a scratch model's branch. Less than a whole trip can start anywhere in it."""
@@ -83,6 +88,10 @@ class TripSettings(GridSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.claims or not set(self.claims) <= set(get_args(Claim)):
+            raise InputError(
+                f"claims must be some of {', '.join(get_args(Claim))}, not {', '.join(self.claims) or 'none'}"
+            )
         check_window("scratch_window", self.scratch_window, SEQUENCE)
         if self.decoded < 1 or not self.nodes or min(self.nodes) < 1:
             raise InputError("decoded trips and nodes must be at least 1")
@@ -97,9 +106,13 @@ class TripFindings:
     """Perplexity of the generator itself over the tokens after the begin token: no model can be below it."""
     autoregressive: float
     """Perplexity of the autoregressive model on held-out trips."""
-    scratch: float
-    """Perplexity of the branches of C-PTP from scratch, each number drawn in its token's interval."""
-    scratch_text: float
+    scratch: float | None = None
+    """Perplexity of the branches of C-PTP from scratch, each number drawn in its token's interval; None if untested."""
+    same_tokens: float | None = None
+    """Perplexity of the autoregressive model on the tokens of those branches."""
+    by_node: tuple[tuple[float, float], ...] = ()
+    """The two by node, autoregressive first: the first node follows no number, the last one all of its branch."""
+    scratch_text: float | None = None
     """Perplexity of the same weights as an ordinary model."""
     right_in_a_row: dict[str, float] = field(default_factory=dict)
     """Objective -> right tokens in a row from a branch's first node, on held-out trips."""
@@ -134,23 +147,36 @@ def reproduce_trips(
     stages = grid_stages(settings, seed, folder, bar)
     sizes = folder / "sizes.json"
     lm = stages.language_model("lm", sizes, settings.fit(settings.lm_steps, seed))
-    runs: dict[str, float] = {}
-    for objective in TAUGHT:
-        fit = settings.fit(settings.student_steps, seed)
-        trained = stages.student(objective, "lm", settings.ptp(objective, seed), settings.embedding, fit)
-        runs[objective] = trained.validation.mean_run
-    decoded = _decode(settings, folder, bar, load)
-    ptp = PtpSettings(objective="scratch", window=settings.scratch_window, cuts=settings.scratch_cuts, seed=seed)
-    fit = settings.fit(settings.scratch_steps, seed)
-    scratch = stages.from_scratch("scratch", sizes, ptp, settings.embedding, fit)
-    if scratch.validation.perplexity is None or scratch.text_perplexity is None:
-        raise AssertionError("objective scratch measures perplexities")
     per_token = trips.entropy() * trips.LENGTH / (SEQUENCE - 1)  # the end token is certain
-    found = TripFindings(
-        seed, math.exp(per_token), lm, scratch.validation.perplexity, scratch.text_perplexity, runs, decoded
-    )
+    runs: dict[str, float] = {}
+    decoded: tuple[Decoded, ...] = ()
+    if "runs" in settings.claims:
+        for objective in TAUGHT:
+            fit = settings.fit(settings.student_steps, seed)
+            trained = stages.student(objective, "lm", settings.ptp(objective, seed), settings.embedding, fit)
+            runs[objective] = trained.validation.mean_run
+        decoded = _decode(settings, folder, bar, load)
+    found = TripFindings(seed, math.exp(per_token), lm, right_in_a_row=runs, decoded=decoded)
+    if "perplexity" in settings.claims:
+        found = _from_scratch(settings, found, stages, sizes)
     write_json(folder / "findings.json", asdict(found))
     return found
+
+
+def _from_scratch(settings: TripSettings, found: TripFindings, stages: Stages, sizes: Path) -> TripFindings:
+    """What was found, with C-PTP from scratch beside the autoregressive model on the same tokens."""
+    seed = found.seed
+    ptp = PtpSettings(objective="scratch", window=settings.scratch_window, cuts=settings.scratch_cuts, seed=seed)
+    trained = stages.from_scratch("scratch", sizes, ptp, settings.embedding, settings.fit(settings.scratch_steps, seed))
+    plain = stages.guesses("lm", "lm", ptp)
+    by_node = zip(plain.node_losses, trained.validation.node_losses, strict=True)
+    return replace(
+        found,
+        scratch=trained.validation.perplexity,
+        scratch_text=trained.text_perplexity,
+        same_tokens=math.exp(plain.loss),
+        by_node=tuple((math.exp(one), math.exp(other)) for one, other in by_node),
+    )
 
 
 def _decode(settings: TripSettings, folder: Path, bar: jobs.Bar, load: Loader) -> tuple[Decoded, ...]:
@@ -164,22 +190,44 @@ def _decode(settings: TripSettings, folder: Path, bar: jobs.Bar, load: Loader) -
 
 def publish_trips(settings: TripSettings, found: Sequence[TripFindings], out: Path) -> str:
     """Write `trips.md` and where its numbers come from; returns the text. Raises InputError for a full disk."""
-    text = f"{trips_table(found)}\n\n{decoding_table([one.decoded for one in found])}"
+    decoded = [one.decoded for one in found if one.decoded]
+    parts = [trips_table(found), *_nodes_table(found), *([decoding_table(decoded)] if decoded else [])]
+    text = "\n\n".join(parts)
     return publish(out / "trips.md", text, asdict(settings))
 
 
 def trips_table(found: Sequence[TripFindings]) -> str:
-    """What was trained as a Markdown table, a row a seed."""
+    """What was trained as a Markdown table, a row a seed; a claim that was not tested has dashes."""
     head = (
-        "| seed | entropy | autoregressive | C-PTP from scratch | difference | its text | O-PTP | independent | ratio |"
+        "| seed | entropy | autoregressive | on the branches' tokens | C-PTP from scratch | difference | its text "
+        "| O-PTP | independent | ratio |"
     )
-    lines = [head, "| --: |" + " --: |" * 8]
+    lines = [head, "| --: |" + " --: |" * 9]
     for one in found:
-        difference = 100.0 * (one.scratch / one.autoregressive - 1.0)
-        taught, blind = one.right_in_a_row["o-ptp"], one.right_in_a_row["independent"]
-        ratio = f"{taught / blind:.1f}x" if blind else "-"
-        lines.append(
-            f"| {one.seed} | {one.entropy:.3f} | {one.autoregressive:.3f} | {one.scratch:.3f} | {difference:+.1f} % "
-            f"| {one.scratch_text:.3f} | {taught:.2f} | {blind:.2f} | {ratio} |"
-        )
+        perplexities, runs = "- | - | - | -", "- | - | -"
+        if one.scratch and one.same_tokens and one.scratch_text:
+            difference = _difference(one.same_tokens, one.scratch)
+            perplexities = f"{one.same_tokens:.3f} | {one.scratch:.3f} | {difference} | {one.scratch_text:.3f}"
+        if one.right_in_a_row:
+            taught, blind = one.right_in_a_row["o-ptp"], one.right_in_a_row["independent"]
+            runs = f"{taught:.2f} | {blind:.2f} | " + (f"{taught / blind:.1f}x" if blind else "-")
+        lines.append(f"| {one.seed} | {one.entropy:.3f} | {one.autoregressive:.3f} | {perplexities} | {runs} |")
     return "\n".join(lines)
+
+
+def _nodes_table(found: Sequence[TripFindings]) -> list[str]:
+    """Perplexities by node, autoregressive and from scratch, as a table; none if that claim was not tested."""
+    tested = [one for one in found if one.by_node]
+    if not tested:
+        return []
+    columns = " | ".join(f"seed {one.seed}" for one in tested)
+    lines = [f"| node of a branch | {columns} |", "| --: |" + " --: |" * len(tested)]
+    for node in range(len(tested[0].by_node)):
+        pairs = [one.by_node[node] for one in tested]
+        cells = [f"{plain:.3f}, {scratch:.3f} ({_difference(plain, scratch)})" for plain, scratch in pairs]
+        lines.append(f"| {node + 1} | {' | '.join(cells)} |")
+    return ["\n".join(lines)]
+
+
+def _difference(plain: float, scratch: float) -> str:
+    return f"{100.0 * (scratch / plain - 1.0):+.1f} %"
