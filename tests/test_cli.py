@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,11 @@ def test_help_fills_the_width_of_the_terminal(home: Path, command: str, width: i
     lines = [line.strip() if line[:2] != "  " else "" for line in ran.stdout.split("─")[0].splitlines()]
     for line, following in pairwise(lines):
         assert not line or not following or len(line) + 1 + len(following.split()[0]) > width - 2, line
+
+
+def test_the_version_is_the_packages(home: Path) -> None:
+    ran = betoken(home, "--version")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"betoken {metadata.version('betoken')}\n", "")
 
 
 def test_without_arguments_it_helps(home: Path) -> None:

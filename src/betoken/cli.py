@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
+from betoken import __version__
 from betoken.errors import BetokenError, InputError
 
 COMMANDS = (
@@ -63,7 +64,16 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     sys.exit(_run(arguments))
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"betoken {__version__}")
+        raise typer.Exit
+
+
 def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_tell_version, is_eager=True)
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a fault.")] = False,
 ) -> None:
     pass
