@@ -14,6 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from betoken.models.native.avx2 import dot4_avx2
 from betoken.models.native.emit import (
     BLOCK,
     I8,
@@ -24,7 +25,6 @@ from betoken.models.native.emit import (
     Builder,
     Value,
     at,
-    dot4_avx2,
     dot4_vnni,
     integer_tile,
     offset,
