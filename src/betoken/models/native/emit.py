@@ -30,6 +30,7 @@ FLOAT_SPLIT = 128
 
 I8, I32, I64, F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 V16I, V16F = ir.VectorType(I32, LANES), ir.VectorType(F32, LANES)
+V32B, V8I, V16S = ir.VectorType(I8, 32), ir.VectorType(I32, 8), ir.VectorType(ir.IntType(16), 16)
 
 Builder = Any
 Value = Any
@@ -88,7 +89,7 @@ def loop(b: Builder, begin: Value, end: Value, carried: list[Value], body: Calla
     return new
 
 
-def call(b: Builder, name: str, result: ir.Type, arguments: list[Value]) -> Value:
+def _call(b: Builder, name: str, result: ir.Type, arguments: list[Value]) -> Value:
     kind = ir.FunctionType(result, [value.type for value in arguments])
     return b.call(cgutils.get_or_insert_function(b.module, kind, name), arguments)
 
@@ -103,7 +104,25 @@ def prefetch(b: Builder, address: Value) -> None:
 
 def dot4_vnni(b: Builder, total: Value, inputs: Value, weights: Value) -> Value:
     """total[16] + sums of four products; `inputs` unsigned bytes (the value + 128) broadcast, `weights` signed."""
-    return call(b, "llvm.x86.avx512.vpdpbusd.512", V16I, [total, splat(b, inputs, V16I), weights])
+    return _call(b, "llvm.x86.avx512.vpdpbusd.512", V16I, [total, splat(b, inputs, V16I), weights])
+
+
+def dot4_avx2(b: Builder, total: Value, inputs: Value, weights: Value) -> Value:
+    """The same sums on AVX2 from signed inputs: |x| * (w with the sign of x) cannot saturate (2 * 127 * 127)."""
+    x = b.bitcast(splat(b, inputs, V8I), V32B)
+    magnitude = _call(b, "llvm.abs.v32i8", V32B, [x, ir.Constant(ir.IntType(1), 0)])
+    ones = ir.Constant(V16S, [ir.IntType(16)(1)] * 16)
+    halves = []
+    for half in range(2):
+        lanes = ir.Constant(ir.VectorType(I32, 8), [I32(half * 8 + lane) for lane in range(8)])
+        w = b.bitcast(b.shuffle_vector(weights, ir.Constant(V16I, ir.Undefined), lanes), V32B)
+        signed = _call(b, "llvm.x86.avx2.psign.b", V32B, [w, x])
+        pairs = _call(b, "llvm.x86.avx2.pmadd.ub.sw", V16S, [magnitude, signed])
+        halves.append(_call(b, "llvm.x86.avx2.pmadd.wd", V8I, [pairs, ones]))
+    joined = b.shuffle_vector(
+        halves[0], halves[1], ir.Constant(ir.VectorType(I32, LANES), [I32(lane) for lane in range(LANES)])
+    )
+    return b.add(total, joined)
 
 
 Step = Callable[[Builder, list[Value], Value, Value, list[Value]], list[Value]]
@@ -132,26 +151,20 @@ def integer_tile(rows: int, step: Step) -> Any:
     return tile
 
 
-def int8_tile(rows: int) -> Any:
-    """The integer tile of 8-bit weights, in K/4 turns, where there is VNNI; see avx2.py for where there is none."""
+def int8_tile(rows: int, vnni: bool) -> Any:
+    """The integer tile of 8-bit weights, in K/4 turns."""
+    dot4 = dot4_vnni if vnni else dot4_avx2
 
     def step(b: Builder, bases: list[Value], w: Value, index: Value, sums: list[Value]) -> list[Value]:
-        return int8_step(b, dot4_vnni, bases, w, index, sums)
+        here = offset(b, w, index, 4 * BLOCK)
+        weights = [at(b, b.add(here, I64(64 * half)), V16I, 64) for half in range(2)]
+        new = []
+        for row in range(rows):
+            inputs = at(b, offset(b, bases[row], index, 4), I32, 4)
+            new += [dot4(b, sums[2 * row + half], inputs, weights[half]) for half in range(2)]
+        return new
 
     return integer_tile(rows, step)
-
-
-def int8_step(
-    b: Builder, dot4: Callable[..., Value], bases: list[Value], w: Value, index: Value, sums: list[Value]
-) -> list[Value]:
-    """Four inputs of each row times one channel block of 8-bit weights."""
-    here = offset(b, w, index, 4 * BLOCK)
-    weights = [at(b, b.add(here, I64(64 * half)), V16I, 64) for half in range(2)]
-    new = []
-    for row, base in enumerate(bases):
-        inputs = at(b, offset(b, base, index, 4), I32, 4)
-        new += [dot4(b, sums[2 * row + half], inputs, weights[half]) for half in range(2)]
-    return new
 
 
 def float_tile(rows: int) -> Any:
@@ -292,7 +305,7 @@ def _lane_max(magnitude: bool) -> Any:
 
             def body(index: Value, sums: list[Value]) -> list[Value]:
                 value = at(b, offset(b, x, index, 4 * LANES), V16F, 4)
-                return [larger(call(b, "llvm.fabs.v16f32", V16F, [value]) if magnitude else value, sums[0])]
+                return [larger(_call(b, "llvm.fabs.v16f32", V16F, [value]) if magnitude else value, sums[0])]
 
             least = zero(V16F) if magnitude else ir.Constant(V16F, [F32(float("-inf"))] * LANES)
             return _across(b, loop(b, I64(0), blocks, [least], body)[0], larger)
@@ -343,7 +356,7 @@ def pause(typing: Any) -> Any:
     """Tell the core that this is a waiting loop."""
 
     def generate(context: Any, b: Builder, signature: Any, arguments: Any) -> Value:
-        call(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
+        _call(b, "llvm.x86.sse2.pause", ir.VoidType(), [])
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -354,7 +367,7 @@ def sleep_us(typing: Any, microseconds: Any) -> Any:
     """Give the core to somebody else for at least this long (libc's usleep)."""
 
     def generate(context: Any, b: Builder, signature: Any, arguments: Any) -> Value:
-        call(b, "usleep", I32, [b.trunc(arguments[0], I32)])
+        _call(b, "usleep", I32, [b.trunc(arguments[0], I32)])
         return context.get_dummy_value()
 
     return types.void(types.int64), generate

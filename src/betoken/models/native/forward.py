@@ -9,8 +9,7 @@ from betoken.models.native.attention import attend_rows, place_rows
 from betoken.models.native.crew import STALLS, await_job, barrier
 from betoken.models.native.emit import pointer
 from betoken.models.native.job import LAYER
-from betoken.models.native.kernels import ADD, STORE
-from betoken.models.native.views import compiled, floats, integers
+from betoken.models.native.kernels import ADD, STORE, compiled, floats, integers
 
 PHASES = 5
 """Work counters a layer uses; the output layer uses one more."""

@@ -12,12 +12,11 @@ import numpy as np
 
 from betoken.models.native import emit
 from betoken.models.native.emit import BLOCK, LANES, TILE, pointer
-from betoken.models.native.nibbles import GROUP, GROUP_BYTES
-from betoken.models.native.sums import float_sums, int4_sums, int8_sums
-from betoken.models.native.views import compiled, floats, integers, integers32
+from betoken.models.native.isa import VNNI
+from betoken.models.native.nibbles import GROUP, GROUP_BYTES, int4_tile
 
 F = np.float32
-_ONE, _ZERO = F(1.0), F(0.0)
+_HALF, _ONE, _ZERO = F(0.5), F(1.0), F(0.0)
 _ROUND = F(12582912.0)  # 1.5 * 2**23: adding and subtracting it rounds to the nearest integer, halves to even
 _LOG2E, _LN2_HIGH, _LN2_LOW = F(1.44269504088896341), F(0.693359375), F(-2.12194440e-4)
 _C5, _C4, _C3 = F(1.9875691500e-4), F(1.3981999507e-3), F(8.3334519073e-3)
@@ -26,6 +25,29 @@ _LEAST, _MOST = F(-87.0), F(88.0)
 _LEVELS = F(127.0)
 _LEAST_HALF = F(2.0**-24)
 _STREAM = 1 << 18  # bytes of weights
+
+compiled = nb.njit(nogil=True, cache=True, error_model="numpy")
+
+_int8_1, _int8_2, _int8_3, _int8_4 = (emit.int8_tile(rows, VNNI) for rows in (1, 2, 3, 4))
+_int8_5, _int8_6, _int8_7, _int8_8 = (emit.int8_tile(rows, VNNI) for rows in (5, 6, 7, 8))
+_int4_1, _int4_2, _int4_3, _int4_4 = (int4_tile(rows, VNNI) for rows in (1, 2, 3, 4))
+_int4_5, _int4_6, _int4_7, _int4_8 = (int4_tile(rows, VNNI) for rows in (5, 6, 7, 8))
+_float_1, _float_2, _float_4, _float_8 = (emit.float_tile(rows) for rows in (1, 2, 4, 8))
+_keys_1, _keys_2, _keys_3, _keys_4 = (emit.key_scores(heads) for heads in (1, 2, 3, 4))
+_keys_5, _keys_6, _keys_7, _keys_8 = (emit.key_scores(heads) for heads in (5, 6, 7, 8))
+_values_1, _values_2, _values_4, _values_8 = (emit.value_sums(lanes) for lanes in (1, 2, 4, 8))
+
+
+@compiled
+def floats(address, count):  # type: ignore[no-untyped-def]
+    """The `count` float32 at an address, as an array."""
+    return nb.carray(pointer(address), count, np.float32)
+
+
+@compiled
+def integers(address, count):  # type: ignore[no-untyped-def]
+    """The `count` int64 at an address, as an array."""
+    return nb.carray(pointer(address), count, np.int64)
 
 
 @compiled
@@ -119,6 +141,72 @@ def quantise_rows(model, run, thread, source, stride, width):  # type: ignore[no
 
 
 @compiled
+def int8_sums(x, stride, rows, weight, quads, out):  # type: ignore[no-untyped-def]
+    """Sums [rows][32] int32 of one channel block for 1..8 rows."""
+    if rows == 8:
+        _int8_8(x, stride, weight, quads, out)
+    elif rows == 1:
+        _int8_1(x, stride, weight, quads, out)
+    elif rows == 2:
+        _int8_2(x, stride, weight, quads, out)
+    elif rows == 3:
+        _int8_3(x, stride, weight, quads, out)
+    elif rows == 4:
+        _int8_4(x, stride, weight, quads, out)
+    elif rows == 5:
+        _int8_5(x, stride, weight, quads, out)
+    elif rows == 6:
+        _int8_6(x, stride, weight, quads, out)
+    else:
+        _int8_7(x, stride, weight, quads, out)
+
+
+@compiled
+def int4_sums(x, stride, rows, weight, groups, out):  # type: ignore[no-untyped-def]
+    """The same of 4-bit weights in `groups` groups."""
+    if rows == 8:
+        _int4_8(x, stride, weight, groups, out)
+    elif rows == 1:
+        _int4_1(x, stride, weight, groups, out)
+    elif rows == 2:
+        _int4_2(x, stride, weight, groups, out)
+    elif rows == 3:
+        _int4_3(x, stride, weight, groups, out)
+    elif rows == 4:
+        _int4_4(x, stride, weight, groups, out)
+    elif rows == 5:
+        _int4_5(x, stride, weight, groups, out)
+    elif rows == 6:
+        _int4_6(x, stride, weight, groups, out)
+    else:
+        _int4_7(x, stride, weight, groups, out)
+
+
+@compiled
+def float_sums(x, stride, rows, weight, inputs, out):  # type: ignore[no-untyped-def]
+    """Sums [rows][32] float32 of one channel block for 1..8 rows, in pieces of FLOAT_SPLIT inputs."""
+    sums = floats(out, rows * BLOCK)
+    sums[:] = _ZERO
+    for begin in range(0, inputs, emit.FLOAT_SPLIT):
+        end = min(begin + emit.FLOAT_SPLIT, inputs)
+        row = 0
+        while row < rows:
+            here, to, left = x + row * stride, out + row * BLOCK * 4, rows - row
+            if left >= 8:
+                _float_8(here, stride, weight, begin, end, to)
+                row += 8
+            elif left >= 4:
+                _float_4(here, stride, weight, begin, end, to)
+                row += 4
+            elif left >= 2:
+                _float_2(here, stride, weight, begin, end, to)
+                row += 2
+            else:
+                _float_1(here, stride, weight, begin, end, to)
+                row += 1
+
+
+@compiled
 def block_product(model, product, x, stride, scales, rows, block, scratch):  # type: ignore[no-untyped-def]
     """Outputs [rows][32] float32 of one channel block, bias included, at `scratch`."""
     if product.groups:
@@ -129,10 +217,10 @@ def block_product(model, product, x, stride, scales, rows, block, scratch):  # t
         float_sums(x, stride, rows, product.weight + block * product.inputs * BLOCK * 4, product.inputs, scratch)
     out = floats(scratch, rows * BLOCK)
     if model.int8:
-        sums = integers32(scratch, rows * BLOCK)
+        sums = nb.carray(pointer(scratch), rows * BLOCK, np.int32)
         row_scale = floats(scales, rows)
         scale = floats(product.scale + block * BLOCK * 4, BLOCK)
-        shift = integers32(product.shift + block * BLOCK * 4, BLOCK)
+        shift = nb.carray(pointer(product.shift + block * BLOCK * 4), BLOCK, np.int32)
         for row in range(rows):
             s = row_scale[row]
             for channel in range(BLOCK):

@@ -14,7 +14,6 @@ from typing import Any
 
 from llvmlite import ir
 
-from betoken.models.native.avx2 import dot4_avx2
 from betoken.models.native.emit import (
     BLOCK,
     I8,
@@ -25,6 +24,7 @@ from betoken.models.native.emit import (
     Builder,
     Value,
     at,
+    dot4_avx2,
     dot4_vnni,
     integer_tile,
     offset,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from betoken.models.native.views import compiled, integers
+from betoken.models.native.kernels import compiled, integers
 
 UNKNOWN_TOKEN, TOO_FAR, HAS_INPUT = -1, -2, -3
 """Why a tree cannot be scored: a token id outside the vocabulary, a position beyond the tables, an auxiliary input."""
