@@ -15,7 +15,7 @@ from betoken.drafters.ptp import PTP
 from betoken.engine import Engine
 from betoken.errors import InputError
 from betoken.models.files import Progress, SilentProgress
-from betoken.models.load import Backend, Loaded, check_dtype, load_target
+from betoken.models.load import Backend, Loaded, check_place, load_target
 from betoken.models.store import cache_root, resolve
 from betoken.registry import create
 from betoken.tuning.auto import AutoNodes
@@ -59,7 +59,7 @@ def load(
     check_draft_dtype(draft_dtype, has_draft=draft_model is not None)
     check_coupling(drafting, verifying)
     for one in (dtype, draft_dtype):
-        check_dtype(one, device)
+        check_place(one, device)
     fetch = partial(
         _fetch,
         progress=progress or SilentProgress(),

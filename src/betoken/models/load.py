@@ -61,8 +61,8 @@ def load_target(
     everything else; `auto` prefers the first. `threads`: cores to use, None for all. `cuda_graphs`: record passes on
     CUDA (docs/design/0010-static-shapes.md). Raises InputError, in one line, for whatever cannot be loaded here.
     """
-    check_dtype(dtype, device)
-    _check_request(device, threads, backend)
+    check_place(dtype, device)
+    _check_request(threads, backend)
     folder = resolve(name_or_path, cache_dir)
     config_file = folder / "config.json"
     if not config_file.is_file():
@@ -142,20 +142,20 @@ def _default_dtype(name: str, device: str, native: bool) -> str:
     return "float32"
 
 
-def check_dtype(dtype: str | None, device: str) -> None:
-    """Raises InputError for a dtype that is none, or that the device does not compute in."""
+def check_place(dtype: str | None, device: str) -> None:
+    """Raises InputError for a dtype that is none, a device that is not here, or one that does not compute in it."""
     if dtype is not None and dtype not in _INTEGERS and dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; choose one of {', '.join([*_INTEGERS, *DTYPES])}")
+    check_device(device)
     if device.startswith("cuda") and dtype in _INTEGERS:
         raise InputError(f"dtype {dtype} runs on the CPU only; use bfloat16 on CUDA")
 
 
-def _check_request(device: str, threads: int | None, backend: str) -> None:
+def _check_request(threads: int | None, backend: str) -> None:
     if backend not in ("auto", "native", "torch"):
         raise InputError(f"unknown backend {backend!r}; choose one of auto, native, torch")
     if threads is not None and threads < 1:
         raise InputError(f"threads must be at least 1, not {threads}")
-    check_device(device)
 
 
 def check_device(device: str) -> None:
