@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
@@ -15,10 +16,13 @@ import tiny_models
 from betoken.models.config import DecoderConfig
 from betoken.models.student import StudentCard, UEmbedding, sizes_of
 from betoken.state import SamplingSettings
+from betoken.tree import START_INPUT, Role, RowTree
 
 RANK, ALPHA = 3, 6.0
 PARTS = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
 LAW = SamplingSettings(temperature=0.9, top_k=40)
+INPUTS = [[0.5, 0.25, 0.999], [START_INPUT, 0.0], [0.1], [0.7, START_INPUT, 0.3, 0.6]]
+"""Auxiliary inputs of some branches."""
 
 
 @dataclass
@@ -127,3 +131,19 @@ def branch_logits(base: Any, student: Saved, text: Sequence[int], inputs: Sequen
             use_cache=True,
         )
     return out.logits[0]
+
+
+def text_of(length: int, seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, tiny_models.VOCAB, length).tolist()
+
+
+def with_branches(chain: list[int], inputs: list[list[float]]) -> tuple[RowTree, list[list[int]]]:
+    """A chain of drafts and a branch beside each of its nodes; the nodes of the branches."""
+    tree, branches = RowTree.chain(chain[0], chain[1:]), []
+    for depth, own in enumerate(inputs):
+        node, branch = depth, []
+        for place, u in enumerate(own):
+            node = tree.add(0, node, Role.PROBE, u=u, shift=0 if place else -1)
+            branch.append(node)
+        branches.append(branch)
+    return tree, branches

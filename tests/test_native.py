@@ -342,7 +342,8 @@ def test_equalisation_changes_nothing_in_float32(family: str) -> None:
     }
     for number in range(config.num_layers):
         layer = layer_tensors(tensors, config, number)
-        new, importance = equalise(layer)
+        new, importance, scales = equalise(layer)
+        assert {name: scale.shape[0] for name, scale in scales.items()} == inputs
         assert {name: h.shape[0] for name, h in importance.items()} == inputs and all(
             h.min() > 0 for h in importance.values()
         )

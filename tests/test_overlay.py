@@ -14,28 +14,12 @@ import tiny_models
 from betoken.errors import BetokenError, InputError
 from betoken.models.student import read_student
 from betoken.models.target import TakesStudent
-from betoken.tree import START_INPUT, Role, RowTree, TokenTree
+from betoken.tree import START_INPUT, RowTree, TokenTree
+from students import INPUTS, text_of, with_branches
 from tiny_models import prefill
 
-INPUTS = [[0.5, 0.25, 0.999], [START_INPUT, 0.0], [0.1], [0.7, START_INPUT, 0.3, 0.6]]
 KINDS = [("llama", "lora"), ("llama", "full"), ("llama", "same"), ("qwen2", "lora"), ("qwen2", "full")]
 KINDS += [("qwen3-head-dim-10", "full"), ("qwen3-head-dim-10", "lora"), ("llama-tied-one-kv-head", "full")]
-
-
-def text_of(length: int, seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(0, tiny_models.VOCAB, length).tolist()
-
-
-def with_branches(chain: list[int], inputs: list[list[float]]) -> tuple[RowTree, list[list[int]]]:
-    """A chain of drafts and a branch beside each of its nodes; the nodes of the branches."""
-    tree, branches = RowTree.chain(chain[0], chain[1:]), []
-    for depth, own in enumerate(inputs):
-        node, branch = depth, []
-        for place, u in enumerate(own):
-            node = tree.add(0, node, Role.PROBE, u=u, shift=0 if place else -1)
-            branch.append(node)
-        branches.append(branch)
-    return tree, branches
 
 
 @pytest.mark.parametrize(("family", "weights"), KINDS)

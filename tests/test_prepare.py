@@ -57,6 +57,19 @@ def test_weights_are_packed_once_and_read_the_second_time(
     np.testing.assert_array_equal(embeddings, again)
 
 
+def test_a_tokenizer_of_another_model_is_said(tmp_path: Path, smollm2: Path) -> None:
+    """Its ids have no row in the embeddings."""
+    both = tiny_models.pair("llama")
+    folder = tmp_path / "tiny"
+    tensors = {name: tensor.contiguous() for name, tensor in both.reference.state_dict().items()}
+    write_model(folder, both.decoder.config, tensors)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((smollm2 / name).read_bytes())
+    with pytest.raises(InputError, match=r"names token \d+, but the model has 97: they do not belong together"):
+        prepared(folder, both.decoder.config, "int8", tmp_path / "cache")
+    assert not files(tmp_path / "cache")
+
+
 def test_a_changed_model_is_packed_anew(model: tuple[Path, DecoderConfig], tmp_path: Path) -> None:
     folder, config = model
     prepared(folder, config, "int8", tmp_path / "cache")

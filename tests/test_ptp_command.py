@@ -16,10 +16,11 @@ from betoken.decode import Request
 from betoken.errors import InputError
 from betoken.models.load import Backend, Loaded, load_target
 from betoken.models.native.isa import isa
+from betoken.models.native.target import NativeTarget
 from betoken.models.tokenizer import byte_characters
 from betoken.state import StopSettings
 from cli_home import betoken as run
-from cli_home import make_home, refused
+from cli_home import refused
 
 LAW = {"temperature": 0.9, "top_k": 40}
 
@@ -29,7 +30,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model `tiny` and its student `student`."""
     folder = tmp_path_factory.mktemp("home")
     tiny_models.random_model(tiny_models.FAMILIES["llama"](), 0).save_pretrained(folder / "tiny")
-    core = Tokenizer(models.BPE({character: n for n, character in enumerate(byte_characters().values())}, []))
+    known = list(byte_characters().values())[: tiny_models.VOCAB]  # what is beyond them is ?
+    core = Tokenizer(models.BPE({character: n for n, character in enumerate(known)}, [], unk_token="?"))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     core.save(str(folder / "tiny" / "tokenizer.json"))
@@ -50,10 +52,30 @@ def test_load_gives_the_tokens_of_plain_decoding(home: Path) -> None:
 
 
 @pytest.mark.skipif(isa() == "none", reason="without kernels float32 is the default")
-def test_int8_is_refused_with_the_dtype_to_take(home: Path, tmp_path: Path) -> None:
-    told = {"student": str(home / "student")}
+def test_a_student_of_all_weights_is_refused_with_the_dtype_to_take(home: Path, tmp_path: Path) -> None:
+    students.save(tmp_path / "full", weights="full")
     with pytest.raises(InputError, match="--dtype float32"):
-        betoken.load(str(make_home(tmp_path) / "tiny"), drafter="ptp", drafter_settings=told, cache_dir=tmp_path)
+        betoken.load(
+            str(home / "tiny"), drafter="ptp", drafter_settings={"student": str(tmp_path / "full")}, cache_dir=tmp_path
+        )
+
+
+@pytest.mark.skipif(isa() == "none", reason="this processor has no native kernels")
+@pytest.mark.parametrize("dtype", ["int8", "int4", "float32"])
+@pytest.mark.parametrize("temperature", [0.9, 0.0])
+def test_our_kernels_give_the_tokens_of_plain_decoding(
+    home: Path, tmp_path: Path, dtype: str, temperature: float
+) -> None:
+    """Packed and equalised as for a user, several rows at once."""
+    answers, law = [], {**LAW, "temperature": temperature}
+    for drafter, settings in (("none", {}), ("ptp", {"student": str(home / "student")})):
+        engine = betoken.load(
+            str(home / "tiny"), drafter=drafter, drafter_settings=settings, dtype=dtype, nodes=12, cache_dir=tmp_path
+        )
+        assert isinstance(engine.target, NativeTarget)
+        answers.append(engine.generate(["ab", "fox", "b"], raw=True, max_new_tokens=20, ignore_eos=True, seed=5, **law))  # type: ignore[arg-type]
+    assert [one.tokens for one in answers[1]] == [one.tokens for one in answers[0]]
+    assert answers[1][0].stats.nodes_per_forward > 6
 
 
 def test_gumbel_is_refused(home: Path) -> None:
@@ -92,8 +114,11 @@ def test_bench_loads_a_model_that_takes_the_student(home: Path) -> None:
     assert spec.fit_for([Method.plain()]) == spec
 
 
-def test_only_the_target_is_loaded_for_a_student(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decoder that takes one knows no int4, which a draft model beside it may have."""
+@pytest.mark.parametrize(("weights", "backend"), [("full", "torch"), ("lora", "auto")])
+def test_only_the_target_is_loaded_for_a_student(
+    home: Path, tmp_path: Path, weights: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoder that takes one of all weights knows no int4, which a draft model beside it may have."""
     asked = []
 
     def loading(name: str, *, dtype: str, device: str, threads: int, backend: Backend) -> Loaded:
@@ -101,7 +126,8 @@ def test_only_the_target_is_loaded_for_a_student(home: Path, monkeypatch: pytest
         return load_target(name, dtype="float32", device=device, threads=threads)
 
     monkeypatch.setattr("betoken.models.load.load_target", loading)
-    methods = [Method("ptp", "ptp", {"student": str(home / "student")}), Method("draft-model", "draft-model")]
+    students.save(tmp_path / "student", weights=weights)
+    methods = [Method("ptp", "ptp", {"student": str(tmp_path / "student")}), Method("draft-model", "draft-model")]
     tiny = str(home / "tiny")
     load_subject(ModelSpec(tiny, tiny, dtype="float32", threads=1, draft_dtype="int4").fit_for(methods))
-    assert asked == [("float32", "torch"), ("int4", "auto")]
+    assert asked == [("float32", backend), ("int4", "auto")]

@@ -193,7 +193,7 @@ def test_too_little_source_is_said_before_training(source: Path, tmp_path: Path)
 def test_a_drafter_that_is_the_target_is_always_right(made: tuple[Path, PythonFindings], tmp_path: Path) -> None:
     """The same model with the same numbers guesses all: 4 nodes make 4 tokens a forward."""
     teacher = made[0] / "seed-1" / "teacher"
-    spec = ModelSpec(str(teacher), str(teacher), dtype="float32", takes_student=True)
+    spec = ModelSpec(str(teacher), str(teacher), dtype="float32", in_torch=True)
     prompt = Tokenizer.from_folder(teacher).encode("def f(x):")
     [found] = decode(spec, [draft_model_way("itself", 4)], [prompt] * 2, 12, tmp_path / "answers.jsonl", quiet)
     assert (found.answers, found.equal) == (2, 2)
@@ -220,7 +220,7 @@ def test_answers_that_are_not_plain_samplings_are_told(made: tuple[Path, PythonF
         return subject
 
     folder = made[0] / "seed-1"
-    spec = ModelSpec(str(folder / "teacher"), dtype="float32", takes_student=True)
+    spec = ModelSpec(str(folder / "teacher"), dtype="float32", in_torch=True)
     ways = ptp_ways({"O-PTP": folder / "o-ptp"}, [8])
     prompt = Tokenizer.from_folder(folder / "teacher").encode("def f(x):")
     found = decode(spec, ways, [prompt] * 2, 12, tmp_path / "answers.jsonl", quiet, broken)

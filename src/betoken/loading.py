@@ -11,11 +11,11 @@ import torch
 
 from betoken.drafters import DRAFTERS, Drafter
 from betoken.drafters.draft_model import check_draft_dtype, check_vocabularies
-from betoken.drafters.ptp import PTP
+from betoken.drafters.ptp import PTP, replaces_weights
 from betoken.engine import Engine
 from betoken.errors import InputError
 from betoken.models.files import Progress, SilentProgress
-from betoken.models.load import Backend, Loaded, check_place, load_target
+from betoken.models.load import Backend, Loaded, backend_for, check_place, load_target
 from betoken.models.store import cache_root, resolve
 from betoken.registry import create
 from betoken.tuning.auto import AutoNodes
@@ -69,9 +69,7 @@ def load(
         trust_remote_code=trust_remote_code,
         cuda_graphs=cuda_graphs,
     )
-    # Students run in the torch decoder only; without a dtype, int8 is what the user has to be told about.
-    takes_student = isinstance(drafting, PTP) and dtype not in (None, "int8", "int4")
-    loaded = fetch(model, dtype=dtype, backend="torch" if takes_student else "auto")
+    loaded = fetch(model, dtype=dtype, backend=backend_for(dtype, in_torch=replaces_weights(drafting)))
     draft = fetch(draft_model, dtype=draft_dtype or dtype, backend="auto") if draft_model is not None else None
     if draft is not None:
         check_vocabularies(loaded.tokenizer, draft.tokenizer)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from betoken.bench.suites import Question
 from betoken.decode import Decoder
-from betoken.drafters import DRAFTERS
+from betoken.drafters import DRAFTERS, Drafter
 from betoken.drafters.draft_model import check_draft_dtype, check_vocabularies
-from betoken.drafters.ptp import PTP
+from betoken.drafters.ptp import replaces_weights
 from betoken.errors import InputError
 from betoken.models.chat_template import ChatTemplate
 from betoken.models.target import Target
@@ -59,8 +59,8 @@ class ModelSpec:
     device: str = "cpu"
     threads: int | None = None
     """None: all cores."""
-    takes_student: bool = False
-    """Load it so that the student of drafter ptp can be attached; see `fit_for`."""
+    in_torch: bool = False
+    """Load it in the torch decoder, which alone takes a student of all weights; see `fit_for`."""
     draft_dtype: str | None = None
     """None: `dtype`."""
 
@@ -79,8 +79,11 @@ class ModelSpec:
         return replace(self, draft_model=None, draft_dtype=None)
 
     def fit_for(self, methods: Iterable[Method]) -> ModelSpec:
-        """The same model, ready for all these methods: where one reads a student, in the decoder that takes one."""
-        return replace(self, takes_student=any(method.drafter == PTP.name for method in methods))
+        """The same model, ready for all these methods: where one has a student of all weights, in torch.
+
+        Raises InputError for a student that cannot be read.
+        """
+        return replace(self, in_torch=any(replaces_weights(method.drafting) for method in methods))
 
     @property
     def label(self) -> str:
@@ -141,10 +144,15 @@ class Method:
 
     def check(self) -> None:
         """Raises InputError for unknown names, settings that do not fit, and node counts below 1."""
-        create("drafter", DRAFTERS, self.drafter, self.settings)
-        create("verifier", VERIFIERS, self.verifier, self.verifier_settings)
+        _ = self.drafting, self.verifying
         if self.nodes != "auto" and (isinstance(self.nodes, bool | str) or self.nodes < 1):
             raise InputError(f"nodes must be auto or a whole number, at least 1, not {self.nodes!r}")
+
+    @property
+    def drafting(self) -> Drafter:
+        """A new drafter with its settings, not started."""
+        drafter: Drafter = create("drafter", DRAFTERS, self.drafter, self.settings)
+        return drafter
 
     @property
     def verifying(self) -> Verifier:
@@ -157,7 +165,7 @@ class Method:
 
         `rows`: how many requests it decodes together. Raises InputError if the drafter does not fit the model.
         """
-        drafter = create("drafter", DRAFTERS, self.drafter, self.settings)
+        drafter = self.drafting
         drafter.start(subject.target, subject.draft)
         return Decoder(subject.target, drafter, self.verifying, self._policy(subject), max_rows=rows)
 
@@ -201,16 +209,13 @@ def check_temperature(methods: Sequence[Method], temperature: float) -> None:
 
 def load_subject(spec: ModelSpec) -> Subject:
     """The `Loader` for real models. Raises InputError for whatever `models.load.load_target` refuses."""
-    from betoken.models.load import load_target  # compiles kernels: slow to import
+    from betoken.models.load import backend_for, load_target  # compiles kernels: slow to import
     from betoken.models.store import cache_root
-
-    # Students run in the torch decoder only; without a dtype, int8 is what the user has to be told about.
-    takes_student = spec.takes_student and spec.dtype not in (None, "int8", "int4")
 
     def load(one: ModelSpec, backend: Backend = "auto") -> Loaded:
         return load_target(one.model, dtype=one.dtype, device=one.device, threads=one.threads, backend=backend)
 
-    loaded = load(spec, "torch" if takes_student else "auto")
+    loaded = load(spec, backend_for(spec.dtype, in_torch=spec.in_torch))
     draft = None
     if spec.draft_model is not None:
         drafting = load(spec.of_draft())

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from betoken import noise
+from betoken.drafters.drafter import Drafter
 from betoken.drafters.quadratic import Shape, best_shape, full_shape, gains
 from betoken.errors import InputError
 from betoken.models.student import StudentCard, read_student
@@ -91,6 +92,11 @@ class PTP:
                 f"ptp: length must be from 2 to the student's window, {self._card.window}, not {self.length}"
             )
         self._gains = gains(self._runs, self._longest)
+
+    @property
+    def replaces_weights(self) -> bool:
+        """Whether the student has weights of its own for all of the model, which only the torch decoder takes."""
+        return self._card.weights == "full"
 
     def start(self, target: Target, draft: Target | None = None) -> None:
         """Reads the student. Raises InputError for one that is broken or of another model."""
@@ -253,3 +259,8 @@ def _branch_nodes(tree: TokenTree, b: int, under: int) -> list[int]:
 def _within(asked: SamplingSettings, trained: SamplingSettings) -> bool:
     """Whether a request samples from the law that a student was trained for."""
     return replace(asked, seed=trained.seed) == trained
+
+
+def replaces_weights(drafter: Drafter) -> bool:
+    """Whether a drafter brings a student of all weights, which only the torch decoder takes."""
+    return isinstance(drafter, PTP) and drafter.replaces_weights

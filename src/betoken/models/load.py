@@ -29,7 +29,8 @@ _SERVED = (
     "int8 and int4 run on x86-64 CPUs with AVX2, in the native backend; use dtype float32 and backend torch or auto"
 )
 
-_INTEGERS = ("int8", "int4")
+INTEGERS = ("int8", "int4")
+"""Dtypes that our own CPU kernels alone compute in."""
 
 log = logging.getLogger("betoken")
 
@@ -89,8 +90,8 @@ def _own(
 ) -> Target:
     """A model of the Llama family: by our kernels where they serve, else in torch."""
     config = DecoderConfig.from_folder(folder)
-    native = _native() if device == "cpu" and backend != "torch" and dtype in (None, *_INTEGERS, "float32") else None
-    if native is None and (backend == "native" or dtype in _INTEGERS):
+    native = _native() if device == "cpu" and backend != "torch" and dtype in (None, *INTEGERS, "float32") else None
+    if native is None and (backend == "native" or dtype in INTEGERS):
         raise InputError(
             f"{name}: {dtype or 'this dtype'} with backend {backend} on {device} has no kernels; {_SERVED}"
         )
@@ -112,7 +113,7 @@ def _foreign(
     cuda_graphs: bool,
 ) -> Target:
     """A model of another family, through transformers."""
-    if dtype in _INTEGERS or backend == "native":
+    if dtype in INTEGERS or backend == "native":
         raise InputError(f"{name}: our own kernels compute {', '.join(FAMILIES)} only; use dtype float32")
     from betoken.models.hf import load_hf  # transformers takes seconds to import
 
@@ -142,12 +143,20 @@ def _default_dtype(name: str, device: str, native: bool) -> str:
     return "float32"
 
 
+def backend_for(dtype: str | None, *, in_torch: bool) -> Backend:
+    """The backend of a model that a student of all weights is attached to (`in_torch`), or of any other.
+
+    Without a dtype, or in an integer one, it is the kernels', which say in which dtype they would not be asked.
+    """
+    return "torch" if in_torch and dtype not in (None, *INTEGERS) else "auto"
+
+
 def check_place(dtype: str | None, device: str) -> None:
     """Raises InputError for a dtype that is none, a device that is not here, or one that does not compute in it."""
-    if dtype is not None and dtype not in _INTEGERS and dtype not in DTYPES:
-        raise InputError(f"unknown dtype {dtype!r}; choose one of {', '.join([*_INTEGERS, *DTYPES])}")
+    if dtype is not None and dtype not in INTEGERS and dtype not in DTYPES:
+        raise InputError(f"unknown dtype {dtype!r}; choose one of {', '.join([*INTEGERS, *DTYPES])}")
     check_device(device)
-    if device.startswith("cuda") and dtype in _INTEGERS:
+    if device.startswith("cuda") and dtype in INTEGERS:
         raise InputError(f"dtype {dtype} runs on the CPU only; use bfloat16 on CUDA")
 
 

@@ -7,8 +7,12 @@ import numpy as np
 from betoken.models.native import emit, kernels
 from betoken.models.native.emit import LANES
 from betoken.models.native.job import PAGE
-from betoken.models.native.kernels import _ZERO, F, compiled, exp32, floats, integers
+from betoken.models.native.kernels import _ZERO, F, exp32
+from betoken.models.native.views import compiled, floats, integers
 
+_keys_1, _keys_2, _keys_3, _keys_4 = (emit.key_scores(heads) for heads in (1, 2, 3, 4))
+_keys_5, _keys_6, _keys_7, _keys_8 = (emit.key_scores(heads) for heads in (5, 6, 7, 8))
+_values_1, _values_2, _values_4, _values_8 = (emit.value_sums(lanes) for lanes in (1, 2, 4, 8))
 _MINUS_INF = F(-np.inf)
 
 
@@ -84,21 +88,21 @@ def score_blocks(heads, q, q_stride, table, layer_offset, kv, padded, begin, end
         k = key_block(table, layer_offset, kv, block * LANES, padded)
         to = scores + block * LANES * 4
         if heads == 1:
-            kernels._keys_1(q, q_stride, k, pairs, to, stride)
+            _keys_1(q, q_stride, k, pairs, to, stride)
         elif heads == 2:
-            kernels._keys_2(q, q_stride, k, pairs, to, stride)
+            _keys_2(q, q_stride, k, pairs, to, stride)
         elif heads == 3:
-            kernels._keys_3(q, q_stride, k, pairs, to, stride)
+            _keys_3(q, q_stride, k, pairs, to, stride)
         elif heads == 4:
-            kernels._keys_4(q, q_stride, k, pairs, to, stride)
+            _keys_4(q, q_stride, k, pairs, to, stride)
         elif heads == 5:
-            kernels._keys_5(q, q_stride, k, pairs, to, stride)
+            _keys_5(q, q_stride, k, pairs, to, stride)
         elif heads == 6:
-            kernels._keys_6(q, q_stride, k, pairs, to, stride)
+            _keys_6(q, q_stride, k, pairs, to, stride)
         elif heads == 7:
-            kernels._keys_7(q, q_stride, k, pairs, to, stride)
+            _keys_7(q, q_stride, k, pairs, to, stride)
         else:
-            kernels._keys_8(q, q_stride, k, pairs, to, stride)
+            _keys_8(q, q_stride, k, pairs, to, stride)
 
 
 @compiled
@@ -108,16 +112,16 @@ def add_values(p, v, stride, keys, padded, sums):  # type: ignore[no-untyped-def
     while done < lanes:
         here, to, left = v + done * LANES * 4, sums + done * LANES * 4, lanes - done
         if left >= 8:
-            kernels._values_8(p, here, stride, keys, to)
+            _values_8(p, here, stride, keys, to)
             done += 8
         elif left >= 4:
-            kernels._values_4(p, here, stride, keys, to)
+            _values_4(p, here, stride, keys, to)
             done += 4
         elif left >= 2:
-            kernels._values_2(p, here, stride, keys, to)
+            _values_2(p, here, stride, keys, to)
             done += 2
         else:
-            kernels._values_1(p, here, stride, keys, to)
+            _values_1(p, here, stride, keys, to)
             done += 1
 
 

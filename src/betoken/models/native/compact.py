@@ -5,7 +5,7 @@ from __future__ import annotations
 from betoken.models.native.attention import key_block, value_row
 from betoken.models.native.emit import LANES
 from betoken.models.native.job import PAGE
-from betoken.models.native.kernels import compiled, floats
+from betoken.models.native.views import compiled, floats
 
 
 @compiled

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from betoken.models.native import emit
 from betoken.models.native.job import MAX_THREADS, MODEL, PASS
-from betoken.models.native.kernels import compiled
+from betoken.models.native.views import compiled
 
 _JOBS, _ARRIVED, _STOP, STALLS = 0, 8, 16, 24  # int64 places in the control block, a cache line apart
 _SPINS = 2_000

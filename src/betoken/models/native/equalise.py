@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib.resources import files
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F  # noqa: N812 - the name every torch user knows
@@ -22,6 +23,7 @@ from betoken.models.rope import angles, inverse_frequencies, rotate
 from betoken.models.tokenizer import Tokenizer
 
 Layer = dict[str, torch.Tensor]
+PRODUCTS = ("qkv", "out", "gate_up", "down")
 Importance = dict[str, torch.Tensor]
 """Mean square [K] of the inputs of the products qkv, out, gate_up and down."""
 Rounding = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -43,6 +45,16 @@ def calibration_tokens(tokenizer: Tokenizer) -> torch.Tensor:
     return ids[: rows * SEQUENCE].view(rows, -1)
 
 
+class Equalised(NamedTuple):
+    """A layer, rescaled."""
+
+    layer: Layer
+    importance: Importance
+    """Of the products' new inputs."""
+    scales: dict[str, torch.Tensor]
+    """[K] of each product: what its inputs are divided by now."""
+
+
 class Equaliser:
     """Walks the layers in order, in float32, and rescales each by what its activations look like."""
 
@@ -61,8 +73,8 @@ class Equaliser:
         self._turn = angles(inverse_frequencies(config), positions, torch.float32)
 
     @torch.no_grad()
-    def __call__(self, layer: Layer) -> tuple[Layer, Importance]:
-        """The equalised layer, and what its products' inputs then are like; the text moves on through the layer."""
+    def __call__(self, layer: Layer) -> Equalised:
+        """The equalised layer; the text moves on through it."""
         *points, self.x = self._walk(layer)
         attn_in, attended, mlp_in, inner = (_sample(point) for point in points)
         out = dict(layer)
@@ -73,7 +85,7 @@ class Equaliser:
             self._through_up(out, inner),
         )
         squares = [mean_square(point / scale) for point, scale in zip(points, scales, strict=True)]
-        return out, dict(zip(("qkv", "out", "gate_up", "down"), squares, strict=True))
+        return Equalised(out, *(dict(zip(PRODUCTS, found, strict=True)) for found in (squares, scales)))
 
     @torch.no_grad()
     def head_importance(self, norm: torch.Tensor) -> torch.Tensor:

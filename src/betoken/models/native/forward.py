@@ -9,7 +9,8 @@ from betoken.models.native.attention import attend_rows, place_rows
 from betoken.models.native.crew import STALLS, await_job, barrier
 from betoken.models.native.emit import pointer
 from betoken.models.native.job import LAYER
-from betoken.models.native.kernels import ADD, STORE, compiled, floats, integers
+from betoken.models.native.kernels import ADD, STORE
+from betoken.models.native.views import compiled, floats, integers
 
 PHASES = 5
 """Work counters a layer uses; the output layer uses one more."""
@@ -26,7 +27,7 @@ def layer_part(model, run, thread, number, layer, control):  # type: ignore[no-u
     else:
         given, given_stride = wide, wide_stride
     scales = run.row_scale
-    kernels.norm_rows(model, run, thread, layer.attn_norm)
+    kernels.norm_rows(model, run, thread, layer.attn_norm, layer.qkv)
     barrier(control, threads)
     # Float products read `wide`, so they write to the half of it that lies behind their inputs.
     half = wide if model.int8 else wide + wide_stride // 2
@@ -39,24 +40,25 @@ def layer_part(model, run, thread, number, layer, control):  # type: ignore[no-u
     attend_rows(model, run, thread, number, phase + 1)
     barrier(control, threads)
     attended, attended_stride = run.attended, model.attn_padded * 4
-    if model.int8:
-        kernels.quantise_rows(model, run, thread, attended, attended_stride, model.attn_padded)
+    if model.int8 or run.auxiliary:
+        kernels.prepare_rows(model, run, thread, attended, attended_stride, model.attn_padded, layer.out)
         barrier(control, threads)
+    if model.int8:
         attended, attended_stride = given, given_stride
     kernels.product_rows(
         model, run, thread, phase + 2, layer.out, attended, attended_stride, scales, nodes, x, x_stride, ADD
     )
     barrier(control, threads)
-    kernels.norm_rows(model, run, thread, layer.mlp_norm)
+    kernels.norm_rows(model, run, thread, layer.mlp_norm, layer.gate_up)
     barrier(control, threads)
     kernels.gate_up_rows(model, run, thread, phase + 3, layer.gate_up, given, given_stride, half, wide_stride)
     barrier(control, threads)
-    if model.int8:
-        kernels.quantise_rows(model, run, thread, half, wide_stride, model.ffn_padded)
+    half_stride = wide_stride
+    if model.int8 or run.auxiliary:
+        kernels.prepare_rows(model, run, thread, half, half_stride, model.ffn_padded, layer.down)
         barrier(control, threads)
+    if model.int8:
         half, half_stride = given, given_stride
-    else:
-        half_stride = wide_stride
     kernels.product_rows(model, run, thread, phase + 4, layer.down, half, half_stride, scales, nodes, x, x_stride, ADD)
     barrier(control, threads)
 

@@ -17,6 +17,9 @@ PRODUCT = np.dtype(
         ("inputs", np.int64),  # K, padded to 16
         ("outputs", np.int64),  # N
         ("groups", np.int64),  # of 32 inputs, where the weights have 4 bits; else 0
+        ("rank", np.int64),  # of a student's change of it (adapters.py), padded to 16; 0 for none
+        ("down", np.int64),  # float32 weights, inputs to rank
+        ("up", np.int64),  # and rank to outputs
     ]
 )
 """One matrix product: weights of 8 or 4 bits with a scale per output channel, or float32 weights."""
@@ -54,6 +57,7 @@ MODEL = np.dtype(
         ("layer_bytes", np.int64),  # of one layer in a page of the cache
         ("embeddings", np.int64),  # float16 or float32 [vocabulary, hidden]
         ("half", np.int64),  # 1: they are float16
+        ("student", np.int64),  # 1: auxiliary inputs can be scored
         ("final_norm", np.int64),
         ("head", PRODUCT),
     ]
@@ -85,6 +89,14 @@ PASS = np.dtype(
         ("seen", np.int64),  # int64 [nodes]: slots 0..seen-1 are its text in order
         ("branch_at", np.int64),  # int64 [nodes + 1]: its ancestors beyond those, itself last, in `branch`
         ("branch", np.int64),  # int64: their slots, in position order
+        ("auxiliary", np.int64),  # how many nodes are a student's
+        ("auxiliary_at", np.int64),  # int64 [nodes]: place among them, or -1
+        ("vectors", np.int64),  # float32 [auxiliary, hidden]: what they read instead of a token
+        (
+            "low",
+            np.int64,
+        ),  # float32 [auxiliary, ranks]: their inputs of the next product behind `down`
+        ("low_stride", np.int64),
         ("wanted_nodes", np.int64),  # int64 [wanted]
         ("logits", np.int64),  # float32 [wanted, vocabulary]
         ("hidden_out", np.int64),  # float32 [layers asked for, nodes, hidden], or 0

@@ -11,9 +11,11 @@ import numba as nb
 import numpy as np
 
 from betoken.models.native import emit
+from betoken.models.native.adapters import shrink_node, widen
 from betoken.models.native.emit import BLOCK, LANES, TILE, pointer
-from betoken.models.native.isa import VNNI
-from betoken.models.native.nibbles import GROUP, GROUP_BYTES, int4_tile
+from betoken.models.native.nibbles import GROUP, GROUP_BYTES
+from betoken.models.native.sums import float_sums, int4_sums, int8_sums
+from betoken.models.native.views import compiled, floats, integers
 
 F = np.float32
 _HALF, _ONE, _ZERO = F(0.5), F(1.0), F(0.0)
@@ -25,29 +27,6 @@ _LEAST, _MOST = F(-87.0), F(88.0)
 _LEVELS = F(127.0)
 _LEAST_HALF = F(2.0**-24)
 _STREAM = 1 << 18  # bytes of weights
-
-compiled = nb.njit(nogil=True, cache=True, error_model="numpy")
-
-_int8_1, _int8_2, _int8_3, _int8_4 = (emit.int8_tile(rows, VNNI) for rows in (1, 2, 3, 4))
-_int8_5, _int8_6, _int8_7, _int8_8 = (emit.int8_tile(rows, VNNI) for rows in (5, 6, 7, 8))
-_int4_1, _int4_2, _int4_3, _int4_4 = (int4_tile(rows, VNNI) for rows in (1, 2, 3, 4))
-_int4_5, _int4_6, _int4_7, _int4_8 = (int4_tile(rows, VNNI) for rows in (5, 6, 7, 8))
-_float_1, _float_2, _float_4, _float_8 = (emit.float_tile(rows) for rows in (1, 2, 4, 8))
-_keys_1, _keys_2, _keys_3, _keys_4 = (emit.key_scores(heads) for heads in (1, 2, 3, 4))
-_keys_5, _keys_6, _keys_7, _keys_8 = (emit.key_scores(heads) for heads in (5, 6, 7, 8))
-_values_1, _values_2, _values_4, _values_8 = (emit.value_sums(lanes) for lanes in (1, 2, 4, 8))
-
-
-@compiled
-def floats(address, count):  # type: ignore[no-untyped-def]
-    """The `count` float32 at an address, as an array."""
-    return nb.carray(pointer(address), count, np.float32)
-
-
-@compiled
-def integers(address, count):  # type: ignore[no-untyped-def]
-    """The `count` int64 at an address, as an array."""
-    return nb.carray(pointer(address), count, np.int64)
 
 
 @compiled
@@ -61,11 +40,14 @@ def float_of_half(bits):  # type: ignore[no-untyped-def]
 
 @compiled
 def embed_rows(model, run, thread):  # type: ignore[no-untyped-def]
-    """The embedding of each node's token into the residual stream."""
+    """What each node reads into the residual stream: its token's embedding, or an auxiliary node's own vector."""
     tokens, width = integers(run.tokens, run.nodes), model.hidden
+    places = integers(run.auxiliary_at, run.nodes)
     for node in range(thread, run.nodes, run.threads):
         to = floats(run.x + node * model.hidden_padded * 4, width)
-        if model.half:
+        if places[node] >= 0:
+            to[:] = floats(run.vectors + places[node] * width * 4, width)
+        elif model.half:
             halves = nb.carray(pointer(model.embeddings + tokens[node] * width * 2), width, np.uint16)
             for i in range(width):
                 to[i] = float_of_half(halves[i])
@@ -116,12 +98,13 @@ def normalise_row(source, weight, width, padded, eps, target):  # type: ignore[n
 
 
 @compiled
-def norm_rows(model, run, thread, weight):  # type: ignore[no-untyped-def]
-    """Norm of each node's residual into `wide`, quantised where products are int8."""
+def norm_rows(model, run, thread, weight, product):  # type: ignore[no-untyped-def]
+    """Norm of each node's residual into `wide`, made ready for a product."""
     for node in range(thread, run.nodes, run.threads):
         out = run.wide + node * run.wide_stride
         source = run.x + node * model.hidden_padded * 4
         normalise_row(source, weight, model.hidden, model.hidden_padded, model.rms_eps, out)
+        shrink_node(run, node, out, product)
         quantise_node(model, run, node, out, model.hidden_padded)
 
 
@@ -134,76 +117,11 @@ def quantise_node(model, run, node, source, width):  # type: ignore[no-untyped-d
 
 
 @compiled
-def quantise_rows(model, run, thread, source, stride, width):  # type: ignore[no-untyped-def]
-    """Quantise every node's input of the next product."""
+def prepare_rows(model, run, thread, source, stride, width, product):  # type: ignore[no-untyped-def]
+    """Make every node's input ready for a product."""
     for node in range(thread, run.nodes, run.threads):
+        shrink_node(run, node, source + node * stride, product)
         quantise_node(model, run, node, source + node * stride, width)
-
-
-@compiled
-def int8_sums(x, stride, rows, weight, quads, out):  # type: ignore[no-untyped-def]
-    """Sums [rows][32] int32 of one channel block for 1..8 rows."""
-    if rows == 8:
-        _int8_8(x, stride, weight, quads, out)
-    elif rows == 1:
-        _int8_1(x, stride, weight, quads, out)
-    elif rows == 2:
-        _int8_2(x, stride, weight, quads, out)
-    elif rows == 3:
-        _int8_3(x, stride, weight, quads, out)
-    elif rows == 4:
-        _int8_4(x, stride, weight, quads, out)
-    elif rows == 5:
-        _int8_5(x, stride, weight, quads, out)
-    elif rows == 6:
-        _int8_6(x, stride, weight, quads, out)
-    else:
-        _int8_7(x, stride, weight, quads, out)
-
-
-@compiled
-def int4_sums(x, stride, rows, weight, groups, out):  # type: ignore[no-untyped-def]
-    """The same of 4-bit weights in `groups` groups."""
-    if rows == 8:
-        _int4_8(x, stride, weight, groups, out)
-    elif rows == 1:
-        _int4_1(x, stride, weight, groups, out)
-    elif rows == 2:
-        _int4_2(x, stride, weight, groups, out)
-    elif rows == 3:
-        _int4_3(x, stride, weight, groups, out)
-    elif rows == 4:
-        _int4_4(x, stride, weight, groups, out)
-    elif rows == 5:
-        _int4_5(x, stride, weight, groups, out)
-    elif rows == 6:
-        _int4_6(x, stride, weight, groups, out)
-    else:
-        _int4_7(x, stride, weight, groups, out)
-
-
-@compiled
-def float_sums(x, stride, rows, weight, inputs, out):  # type: ignore[no-untyped-def]
-    """Sums [rows][32] float32 of one channel block for 1..8 rows, in pieces of FLOAT_SPLIT inputs."""
-    sums = floats(out, rows * BLOCK)
-    sums[:] = _ZERO
-    for begin in range(0, inputs, emit.FLOAT_SPLIT):
-        end = min(begin + emit.FLOAT_SPLIT, inputs)
-        row = 0
-        while row < rows:
-            here, to, left = x + row * stride, out + row * BLOCK * 4, rows - row
-            if left >= 8:
-                _float_8(here, stride, weight, begin, end, to)
-                row += 8
-            elif left >= 4:
-                _float_4(here, stride, weight, begin, end, to)
-                row += 4
-            elif left >= 2:
-                _float_2(here, stride, weight, begin, end, to)
-                row += 2
-            else:
-                _float_1(here, stride, weight, begin, end, to)
-                row += 1
 
 
 @compiled
@@ -265,6 +183,7 @@ def product_rows(model, run, thread, phase, product, x, stride, scales, nodes, o
             for begin in range(0, nodes, TILE):
                 rows = min(TILE, nodes - begin)
                 block_product(model, product, x + begin * stride, stride, scales + begin * 4, rows, block, scratch)
+                widen(run, product, block, begin, rows, scratch, scratch + TILE * BLOCK * 4)
                 for row in range(rows):
                     to = floats(out + (begin + row) * out_stride + block * BLOCK * 4, width)
                     if mode == ADD:
@@ -282,7 +201,8 @@ def gate_up_rows(model, run, thread, phase, product, x, stride, out, out_stride)
     scratch = run.scratch + thread * run.scratch_stride
     blocks = product.outputs // (2 * BLOCK)
     chunk = chunk_of(run, blocks, product.inputs)
-    gate, up = floats(scratch, TILE * BLOCK), floats(scratch + TILE * BLOCK * 4, TILE * BLOCK)
+    second, third = scratch + TILE * BLOCK * 4, scratch + 2 * TILE * BLOCK * 4
+    gate, up = floats(scratch, TILE * BLOCK), floats(second, TILE * BLOCK)
     first = take(run, phase, chunk)
     while first < blocks:
         for block in range(first, min(first + chunk, blocks)):
@@ -290,7 +210,9 @@ def gate_up_rows(model, run, thread, phase, product, x, stride, out, out_stride)
                 rows = min(TILE, run.nodes - begin)
                 where, scales = x + begin * stride, run.row_scale + begin * 4
                 block_product(model, product, where, stride, scales, rows, 2 * block, scratch)
-                block_product(model, product, where, stride, scales, rows, 2 * block + 1, scratch + TILE * BLOCK * 4)
+                block_product(model, product, where, stride, scales, rows, 2 * block + 1, second)
+                widen(run, product, 2 * block, begin, rows, scratch, third)
+                widen(run, product, 2 * block + 1, begin, rows, second, third)
                 for row in range(rows):
                     to = floats(out + (begin + row) * out_stride + block * BLOCK * 4, BLOCK)
                     for channel in range(BLOCK):

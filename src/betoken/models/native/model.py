@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from betoken.models.config import DecoderConfig
 from betoken.models.native.emit import BLOCK, LANES
-from betoken.models.native.equalise import Equaliser
+from betoken.models.native.equalise import Equalised, Equaliser
 from betoken.models.native.image import Arrays
 from betoken.models.native.isa import isa
 from betoken.models.native.job import LAYER, MODEL, PAGE
@@ -38,8 +38,8 @@ def pack_model(
     """All arrays of a model in float32, int8 or int4, one layer in memory at a time; `equalise` rescales each."""
     for number in range(config.num_layers):
         layer = layer_tensors(source, config, number)
-        equalised, importance = (layer, {}) if equalise is None else equalise(layer)
-        yield from pack_layer(equalised, config, number, dtype, importance)
+        equalised = Equalised(layer, {}, {}) if equalise is None else equalise(layer)
+        yield from pack_layer(equalised, config, number, dtype)
         advance(sum(tensor.numel() for tensor in layer.values()))
     norm = source["model.norm.weight"].to(torch.float32)
     yield "final_norm", norm.numpy()
@@ -55,14 +55,9 @@ def layer_tensors(source: Source, config: DecoderConfig, number: int) -> dict[st
     return {name.removeprefix(prefix): source[name].to(torch.float32) for name in names}
 
 
-def pack_layer(
-    tensors: dict[str, torch.Tensor],
-    config: DecoderConfig,
-    number: int,
-    dtype: str,
-    importance: Mapping[str, torch.Tensor],
-) -> Named:
+def pack_layer(layer: Equalised, config: DecoderConfig, number: int, dtype: str) -> Named:
     """One layer's arrays: norms, and its four products with fused qkv and interleaved gate and up."""
+    tensors = layer.layer
     attention = "self_attn.{}_proj.{}".format
     yield f"{number}.attn_norm", tensors["input_layernorm.weight"].numpy()
     yield f"{number}.mlp_norm", tensors["post_attention_layernorm.weight"].numpy()
@@ -76,7 +71,9 @@ def pack_layer(
         "down": tensors["mlp.down_proj.weight"],
     }
     for name, matrix in products.items():
-        yield from _product(f"{number}.{name}", matrix, dtype, importance.get(name))
+        yield from _product(f"{number}.{name}", matrix, dtype, layer.importance.get(name))
+        if name in layer.scales:
+            yield f"{number}.{name}.equalised", layer.scales[name].numpy()
     if config.qkv_bias:
         bias = torch.cat([tensors[attention(name, "bias")] for name in "qkv"])
         yield f"{number}.qkv.bias", _rows_padded(bias)

@@ -22,7 +22,7 @@ from betoken.models.store import cache_root
 from betoken.models.tokenizer import Tokenizer
 from betoken.models.weights import Weights
 
-_FORMATS = {"int8": "1 ", "int4": "int4 1 "}
+_FORMATS = {"int8": "2 ", "int4": "int4 2 "}
 """Change when packed weights do, so that old ones are made again."""
 _FITTED_ROWS = 160
 """Output channels of a product on which equalisations for int4 are compared: rounding all would take minutes."""
@@ -67,6 +67,11 @@ def _prepare(folder: Path, config: DecoderConfig, dtype: str, kept: Path) -> Non
             embeddings = weights["model.embed_tokens.weight"]
             np.save(stage / "embeddings.npy", embeddings.to(torch.float16).numpy())
             tokens = calibration_tokens(Tokenizer.from_folder(folder))
+            if tokens.max() >= config.vocab_size:
+                raise InputError(
+                    f"{folder}: its tokenizer names token {tokens.max()}, but the model has {config.vocab_size}: "
+                    "they do not belong together"
+                )
             rounding, rows = (to_int4, _FITTED_ROWS) if dtype == "int4" else (to_int8, None)
             equalise = Equaliser(config, embeddings, tokens, rounding, rows)
             write_image(stage / "weights.image", pack_model(weights, config, dtype, equalise, advance))

@@ -20,8 +20,9 @@ from betoken.models.native.crew import barrier
 from betoken.models.native.emit import pointer
 from betoken.models.native.forward import PHASES
 from betoken.models.native.job import LAYER
-from betoken.models.native.kernels import ADD, STORE, compiled, integers
+from betoken.models.native.kernels import ADD, STORE
 from betoken.models.native.target import NativeTarget
+from betoken.models.native.views import compiled, integers
 
 
 @compiled

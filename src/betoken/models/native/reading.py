@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from betoken.models.native.kernels import compiled, integers
+from betoken.models.native.views import compiled, integers
 
 UNKNOWN_TOKEN, TOO_FAR, HAS_INPUT = -1, -2, -3
-"""Why a tree cannot be scored: a token id outside the vocabulary, a position beyond the tables, an auxiliary input."""
+"""Why a tree cannot be scored: a token id outside the vocabulary, a position beyond the tables, an auxiliary input
+without a student."""
 
 
 @compiled
@@ -24,9 +25,9 @@ def read_tree(tokens, parents, roles, anchors, shifts, inputs, wanted, rows, pos
     token, position, slot = integers(run.tokens, size), integers(run.position, size), integers(run.slot, size)
     table, length, seen = integers(run.table, size), integers(run.length, size), integers(run.seen, size)
     branch_at, branch = integers(run.branch_at, size + 1), integers(run.branch, size * (width + 1))
-    wanted_nodes = integers(run.wanted_nodes, size)
+    wanted_nodes, auxiliary_at = integers(run.wanted_nodes, size), integers(run.auxiliary_at, size)
     cached, depth, offset, straight = np.empty((4, width), dtype=np.int64)
-    place, asked, entries = 0, 0, 0
+    place, asked, entries, auxiliary = 0, 0, 0, 0
     for row in range(tokens.shape[0]):
         committed = rows[0, row]
         for node in range(width):
@@ -49,8 +50,11 @@ def read_tree(tokens, parents, roles, anchors, shifts, inputs, wanted, rows, pos
                 return UNKNOWN_TOKEN
             if position[place] >= positions:
                 return TOO_FAR
+            auxiliary_at[place] = -1
             if not np.isnan(inputs[row, node]):
-                return HAS_INPUT
+                if not models[0].student:
+                    return HAS_INPUT
+                auxiliary_at[place], auxiliary = auxiliary, auxiliary + 1
             slot[place], table[place], length[place] = committed + node, rows[1, row], committed
             seen[place], branch_at[place] = cached[node] + straight[node], entries
             entry, above = entries + depth[node] + 1 - straight[node], node
@@ -63,5 +67,5 @@ def read_tree(tokens, parents, roles, anchors, shifts, inputs, wanted, rows, pos
                 asked += 1
             place += 1
     branch_at[place] = entries
-    run.nodes, run.wanted = place, asked
+    run.nodes, run.wanted, run.auxiliary = place, asked, auxiliary
     return asked

@@ -24,9 +24,11 @@ from betoken.models.native.model import records
 from betoken.models.native.pack import padded
 from betoken.models.native.pages import PagedCache
 from betoken.models.native.reading import TOO_FAR, UNKNOWN_TOKEN, read_tree
+from betoken.models.native.student import NativeStudent
 from betoken.models.rope import inverse_frequencies
+from betoken.models.student import Student
 from betoken.models.target import Cache, Scores
-from betoken.tree import RowTree, TokenTree
+from betoken.tree import Role, RowTree, TokenTree
 
 _PATIENCE_S = 2.0
 """Seconds of a first pass after which a user is told what takes so long: compiled code is loaded in less."""
@@ -62,9 +64,16 @@ class NativeTarget:
         self._run = np.zeros(1, dtype=PASS)
         self._no_hidden = np.empty((0, 0, self.hidden_size), dtype=np.float32)
         self._frequencies = inverse_frequencies(config)
+        self._student: NativeStudent | None = None
         self._space: Arrays = {}
         self._room = (0, 0)
         self._alone: dict[int, float] = {}
+
+    def attach(self, student: Student) -> None:
+        """Score auxiliary nodes by this student; see `TakesStudent.attach`."""
+        self._student = NativeStudent(student, self.config, self.name, self._arrays, self._layers)
+        self._model[0]["student"] = 1
+        self._room = (0, 0)  # the next pass makes room for what its nodes need
 
     def new_cache(self) -> PagedCache:
         """An empty cache."""
@@ -77,7 +86,7 @@ class NativeTarget:
     def forward(self, tree: TokenTree, cache: Cache, slots: Sequence[int], hidden_layers: Sequence[int] = ()) -> Scores:
         """Score the trees of the rows in `slots`; see `Target.forward`. `hidden_layers`: 0 to L.
 
-        Raises BetokenError for a cache of another target, and for probes that have auxiliary inputs.
+        Raises BetokenError for a cache of another target, and for auxiliary inputs without a student.
         """
         if not isinstance(cache, PagedCache):
             raise BetokenError(f"a {type(cache).__name__} is not this target's cache: use new_cache()")
@@ -120,6 +129,9 @@ class NativeTarget:
         )
         if wanted < 0:
             raise self._fault(wanted)
+        if self._student is not None and self._run[0]["auxiliary"]:
+            inputs = tree.inputs[(tree.roles != Role.PADDING) & ~np.isnan(tree.inputs)]
+            space["vectors"][: len(inputs)] = self._student.vectors(inputs)
         return index, wanted
 
     def _fault(self, found: int) -> BetokenError:
@@ -160,7 +172,7 @@ class NativeTarget:
         widest = padded(max(config.hidden_size, qkv, ffn), BLOCK)
         group = min(8, config.num_heads // config.num_kv_heads)
         scores_stride = span * 4
-        scratch = max(group * scores_stride + int(model["head_padded"]) * 4, 2 * TILE * BLOCK * 4)
+        scratch = max(group * scores_stride + int(model["head_padded"]) * 4, 3 * TILE * BLOCK * 4)
         turned = torch.arange(min(span, config.context + PAGE), dtype=torch.float32)[:, None] * self._frequencies
         self._space = {
             "cos": turned.cos().numpy(),
@@ -173,6 +185,9 @@ class NativeTarget:
             "row_scale": _zeros((nodes,), np.float32),
             "scratch": _zeros((self.threads, padded(scratch, 4096) + 4096), np.uint8),
             **{name: _zeros((nodes,), np.int64) for name in ("tokens", "position", "slot", "table", "length", "seen")},
+            "auxiliary_at": _zeros((nodes,), np.int64),
+            "vectors": _zeros((nodes if self._student else 0, config.hidden_size), np.float32),
+            "low": _zeros((nodes, self._student.width if self._student else 0), np.float32),
             "branch_at": _zeros((nodes + 1,), np.int64),
             "branch": _zeros((nodes,), np.int64),
             "wanted_nodes": _zeros((nodes,), np.int64),
@@ -182,6 +197,7 @@ class NativeTarget:
         for name in self._space:
             run[name] = self._space[name].ctypes.data
         run["wide_stride"] = 2 * widest * 4
+        run["low_stride"] = self._space["low"].shape[1] * 4
         run["quantised_stride"] = self._space["quantised"].shape[1]
         run["scratch_stride"] = self._space["scratch"].shape[1]
         run["scores_stride"] = scores_stride

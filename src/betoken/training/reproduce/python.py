@@ -139,7 +139,7 @@ def reproduce_python(
         runs[objective] = stages.student(objective, TEACHER, ptp, settings.embedding, fit).validation.mean_run
     students = {told: folder / objective for objective, told in TAUGHT.items()}
     ways = [*ptp_ways(students, [settings.nodes]), draft_model_way(TOLD[DRAFTER], settings.nodes)]
-    spec = ModelSpec(str(folder / TEACHER), str(folder / DRAFTER), dtype="float32", takes_student=True)
+    spec = ModelSpec(str(folder / TEACHER), str(folder / DRAFTER), dtype="float32", in_torch=True)
     decoded = decode(spec, ways, prompts, settings.max_new_tokens, folder / "decoding.jsonl", bar, load)
     found = PythonFindings(seed, perplexity, runs, decoded)
     write_json(folder / "findings.json", asdict(found))

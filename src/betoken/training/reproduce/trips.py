@@ -184,7 +184,7 @@ def _decode(settings: TripSettings, folder: Path, bar: jobs.Bar, load: Loader) -
     lm = folder / "lm"
     prompt = Tokenizer.from_folder(lm).encode(FIRST_CELL)
     ways = ptp_ways({told: folder / objective for objective, told in TAUGHT.items()}, settings.nodes)
-    spec = ModelSpec(str(lm), dtype="float32", takes_student=True)
+    spec = ModelSpec(str(lm), dtype="float32", in_torch=True)
     return decode(spec, ways, [prompt] * settings.decoded, trips.LENGTH - 1, folder / "decoding.jsonl", bar, load)
 
 

@@ -1,0 +1,105 @@
+"""A student's low-rank changes in kernel layout (PTP's gated LoRA, arXiv 2512.21323); adapters.py computes with them.
+
+Packed layers are equalised: a product's inputs are divided by channel, and the value and up rows that make such inputs
+with them. A change of the original weights is rescaled in the same way, so it means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from betoken.errors import InputError
+from betoken.models.config import DecoderConfig
+from betoken.models.native.emit import BLOCK, LANES
+from betoken.models.native.equalise import PRODUCTS
+from betoken.models.native.image import Arrays
+from betoken.models.native.pack import interleave, pack_float32, padded
+from betoken.models.overlay import LayerOverlay, LowRank, Overlay
+from betoken.models.student import Student
+
+Scale = Callable[[str], torch.Tensor]
+"""Name of a product of one layer -> [K] what its inputs are divided by."""
+
+
+class NativeStudent:
+    """A student on a target: its changes, which the layers' records point to, and its input vectors."""
+
+    def __init__(
+        self, student: Student, config: DecoderConfig, name: str, arrays: Arrays, layers: NDArray[np.void]
+    ) -> None:
+        """Write the addresses of its changes into `layers`; `arrays` are the target's.
+
+        Raises InputError for a student of another model, and for one that is more than changes of the layers.
+        """
+        if student.tensors:
+            raise InputError(
+                f"{name}: the student replaces all weights at its nodes (weights full), which our CPU kernels do not "
+                "do; use --dtype float32"
+            )
+        self._overlay = Overlay.of(student, config, name, lambda tensor: tensor.to(torch.float32))
+        if self._overlay.head is not None:
+            raise InputError(f"{name}: the student's adapter changes lm_head, which needs --dtype bfloat16 or float64")
+        self._arrays: Arrays = {}
+        self._rank = 0
+        for number in range(config.num_layers):
+            changes = _rescaled(self._overlay.layers[number], config, _scales(arrays, number))
+            for product in PRODUCTS:
+                self._point(layers[number][product], f"{number}.{product}", changes.get(product))
+
+    @property
+    def width(self) -> int:
+        """float32 that a node's inputs take at most on the way through a change."""
+        return padded(self._rank, BLOCK)
+
+    def vectors(self, inputs: NDArray[np.float64]) -> NDArray[np.float32]:
+        """[A, hidden] of auxiliary inputs [A], one by one: torch's products depend on how many rows they have."""
+        with torch.no_grad():
+            rows = [self._overlay.vectors(one) for one in torch.from_numpy(inputs).split(1)]
+        return torch.cat(rows).numpy()
+
+    def _point(self, product: NDArray[np.void], name: str, change: LowRank | None) -> None:
+        product["rank"], product["down"], product["up"] = 0, 0, 0
+        if change is None:
+            return
+        rank = padded(change.down.shape[0], LANES)
+        self._rank = max(self._rank, rank)
+        product["rank"] = rank
+        for part, matrix in (("down", change.down), ("up", change.up)):
+            packed = self._arrays[f"{name}.{part}"] = pack_float32(matrix).weight
+            product[part] = packed.ctypes.data
+
+
+def _scales(arrays: Arrays, number: int) -> Scale:
+    def scale(product: str) -> torch.Tensor:
+        found = arrays.get(f"{number}.{product}.equalised")
+        return torch.ones(1) if found is None else torch.from_numpy(np.asarray(found))
+
+    return scale
+
+
+def _rescaled(layer: LayerOverlay, config: DecoderConfig, scale: Scale) -> dict[str, LowRank]:
+    """The changes of one layer, rescaled as its products are, with gate and up interleaved."""
+    found = {}
+    for product, change in zip(PRODUCTS, (layer.qkv, layer.o, layer.gate_up, layer.down), strict=True):
+        if not isinstance(change, LowRank):
+            continue
+        up = change.up.clone()
+        if product == "qkv":
+            values = config.num_kv_heads * config.head_dim
+            up[-values:] /= _of_values(scale("out"), config)[:, None]
+        if product == "gate_up":
+            gate, inner = up.chunk(2)
+            up = interleave(gate, inner / scale("down")[:, None])
+        found[product] = LowRank(change.down * scale(product), up)
+    return found
+
+
+def _of_values(scale: torch.Tensor, config: DecoderConfig) -> torch.Tensor:
+    """The scale of the output product's inputs by value channel: query heads of a group share it."""
+    if len(scale) == 1:
+        return scale
+    return scale.view(config.num_kv_heads, -1, config.head_dim)[:, 0].flatten()
