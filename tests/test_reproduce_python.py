@@ -15,18 +15,20 @@ import torch
 from betoken.bench.subject import ModelSpec, Subject, load_subject
 from betoken.cli import main
 from betoken.errors import InputError
+from betoken.models.student import StudentCard
 from betoken.models.target import Cache, Scores
 from betoken.models.tokenizer import Tokenizer
 from betoken.training.fit import Tell
+from betoken.training.objectives import PLAIN
 from betoken.training.reproduce.corpus import read_corpus
-from betoken.training.reproduce.decoding import decode, decoding_table, draft_model_way, ptp_ways
+from betoken.training.reproduce.decoding import Answers, decode, decoding_table, draft_model_way, ptp_ways
 from betoken.training.reproduce.python import PythonFindings, PythonSettings, reproduce_python
 from betoken.tree import Role, TokenTree
 
 OPTIONS = (
     "--vocabulary 270 --context 48 --hidden 16 --layers 1 --drafter-hidden 8 --drafter-layers 1 --batch 4 --window 6 "
     "--cuts 2 --teacher-steps 3 --drafter-steps 2 --student-steps 2 --prompts 3 --prompt-tokens 8 --max-new-tokens 12 "
-    "--nodes 8 --validation-share 0.3 --validation-rows 6 --threads 1"
+    "--nodes 8 --temperature 0.8 --top-k 250 --top-p 0.99 --validation-share 0.3 --validation-rows 6 --threads 1"
 )
 MODES = ("partial quadratic", "full quadratic", "sequential")
 
@@ -51,6 +53,9 @@ def tiny(source: Path) -> PythonSettings:
         prompt_tokens=8,
         max_new_tokens=12,
         nodes=8,
+        temperature=0.8,
+        top_k=250,
+        top_p=0.99,
         validation_share=0.3,
         validation_rows=6,
     )
@@ -195,7 +200,9 @@ def test_a_drafter_that_is_the_target_is_always_right(made: tuple[Path, PythonFi
     teacher = made[0] / "seed-1" / "teacher"
     spec = ModelSpec(str(teacher), str(teacher), dtype="float32", in_torch=True)
     prompt = Tokenizer.from_folder(teacher).encode("def f(x):")
-    [found] = decode(spec, [draft_model_way("itself", 4)], [prompt] * 2, 12, tmp_path / "answers.jsonl", quiet)
+    [found] = decode(
+        spec, [draft_model_way("itself", 4)], Answers([prompt] * 2, 12, PLAIN), tmp_path / "answers.jsonl", quiet
+    )
     assert (found.answers, found.equal) == (2, 2)
     assert found.accepted == 3 * found.verifications
     assert found.tokens_per_forward == 4.0 if found.tokens == 24 else found.tokens_per_forward > 3.0
@@ -223,7 +230,7 @@ def test_answers_that_are_not_plain_samplings_are_told(made: tuple[Path, PythonF
     spec = ModelSpec(str(folder / "teacher"), dtype="float32", in_torch=True)
     ways = ptp_ways({"O-PTP": folder / "o-ptp"}, [8])
     prompt = Tokenizer.from_folder(folder / "teacher").encode("def f(x):")
-    found = decode(spec, ways, [prompt] * 2, 12, tmp_path / "answers.jsonl", quiet, broken)
+    found = decode(spec, ways, Answers([prompt] * 2, 12, PLAIN), tmp_path / "answers.jsonl", quiet, broken)
     assert [one.answers for one in found] == [2, 2, 2]
     assert all(one.equal == 0 for one in found)
     table = decoding_table([found])
@@ -235,9 +242,27 @@ def test_answers_of_other_weights_are_not_continued(made: tuple[Path, PythonFind
     folder = made[0] / "seed-1"
     prompt = Tokenizer.from_folder(folder / "teacher").encode("x = 1")
     answers = tmp_path / "answers.jsonl"
-    decode(ModelSpec(str(folder / "teacher"), dtype="float32"), [], [prompt], 4, answers, quiet)
+    decode(ModelSpec(str(folder / "teacher"), dtype="float32"), [], Answers([prompt], 4, PLAIN), answers, quiet)
     with pytest.raises(InputError, match=r"other settings \(model, weights\)"):
-        decode(ModelSpec(str(folder / "ar-drafter"), dtype="float32"), [], [prompt], 4, answers, quiet)
+        decode(ModelSpec(str(folder / "ar-drafter"), dtype="float32"), [], Answers([prompt], 4, PLAIN), answers, quiet)
+
+
+def test_one_law_for_students_numbers_and_answers(made: tuple[Path, PythonFindings], tmp_path: Path) -> None:
+    folder, settings = made[0] / "seed-1", tiny(tmp_path)
+    assert (
+        StudentCard.load(folder / "o-ptp").law == settings.law == replace(PLAIN, temperature=0.8, top_k=250, top_p=0.95)
+    )
+    prompt = Tokenizer.from_folder(folder / "teacher").encode("x = 1")
+    spec, told = ModelSpec(str(folder / "teacher"), dtype="float32"), []
+    for name, law in (("first", settings.law), ("second", replace(settings.law, top_k=1))):
+        decode(spec, [], Answers([prompt] * 2, 8, law), tmp_path / name, quiet)
+        told.append([json.loads(line)["sha256"] for line in (tmp_path / name).read_text().splitlines()[1:]])
+    assert told[0][0] != told[0][1]
+    assert told[1][0] == told[1][1]
+    with pytest.raises(InputError, match=r"other settings \(law\)"):
+        decode(spec, [], Answers([prompt] * 2, 8, PLAIN), tmp_path / "first", quiet)
+    with pytest.raises(InputError, match="above 0"):
+        replace(settings, temperature=0.0)
 
 
 def test_seeds_of_numbers_are_those_of_the_prompts(made: tuple[Path, PythonFindings], tmp_path: Path) -> None:
@@ -245,7 +270,7 @@ def test_seeds_of_numbers_are_those_of_the_prompts(made: tuple[Path, PythonFindi
     folder = made[0] / "seed-1"
     prompt = Tokenizer.from_folder(folder / "teacher").encode("x = 1")
     answers = tmp_path / "answers.jsonl"
-    decode(ModelSpec(str(folder / "teacher"), dtype="float32"), [], [prompt] * 3, 8, answers, quiet)
+    decode(ModelSpec(str(folder / "teacher"), dtype="float32"), [], Answers([prompt] * 3, 8, PLAIN), answers, quiet)
     told = [json.loads(line) for line in answers.read_text().splitlines()[1:]]
     assert len({record["sha256"] for record in told}) == 3
     assert np.array_equal([record["forwards"] for record in told], [record["tokens"] for record in told])

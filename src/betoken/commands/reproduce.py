@@ -115,6 +115,9 @@ class Source:
     student_steps: Annotated[int, typer.Option(help="Of each student.", min=1)] = 1500
     validation_share: Annotated[float, typer.Option(help="Share of the files that no model learns from.")] = 0.08
     validation_rows: Annotated[int, typer.Option(help="Most rows of them to measure on.", min=1)] = 384
+    temperature: Annotated[float, typer.Option(help="Of the law that students learn and answers are drawn from.")] = 1.0
+    top_k: Annotated[int, typer.Option(help="Of it; 0 keeps all.")] = 0
+    top_p: Annotated[float, typer.Option(help="Of it; 1 keeps all.")] = 1.0
     prompts: Annotated[int, typer.Option(help="Files whose middles are continued.")] = 24
     prompt_tokens: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 96
     max_new_tokens: Annotated[int, typer.Option(help="Most new tokens of an answer.")] = 64

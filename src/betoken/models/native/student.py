@@ -58,7 +58,7 @@ class NativeStudent:
     def vectors(self, inputs: NDArray[np.float64]) -> NDArray[np.float32]:
         """[A, hidden] of auxiliary inputs [A], one by one: torch's products depend on how many rows they have."""
         with torch.no_grad():
-            rows = [self._overlay.vectors(one) for one in torch.from_numpy(inputs).split(1)]
+            rows = [self._overlay.vectors(one) for one in torch.split(torch.from_numpy(inputs), 1)]
         return torch.cat(rows).numpy()
 
     def _point(self, product: NDArray[np.void], name: str, change: LowRank | None) -> None:

@@ -1,4 +1,4 @@
-"""What students and draft models bring in decoding: real answers at temperature 1, each compared with plain sampling.
+"""What students and draft models bring in decoding: real sampled answers, each compared with plain sampling.
 
 Every answer is decoded by the same decoder in float32 under verifier replay, one at a time, with a fixed node count.
 An answer that is not plain sampling's of the same seed is counted and said, never left out.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from betoken.bench.results import Record, ResultFile
 from betoken.bench.subject import Loader, Method, ModelSpec, load_subject
 from betoken.bench.trial import digest
 from betoken.decode import Decoder, Request
+from betoken.models.student import law_numbers
 from betoken.models.target import Scores
 from betoken.state import SamplingSettings, State, StopSettings
 from betoken.training import jobs
@@ -85,27 +86,35 @@ def draft_model_way(drafter: str, nodes: int) -> Way:
     )
 
 
+class Answers(NamedTuple):
+    """What is asked for: prompt n with seed n."""
+
+    prompts: Sequence[Sequence[int]]
+    max_new_tokens: int
+    law: SamplingSettings
+    """Which the answers are drawn from."""
+
+    def request(self, n: int) -> Request:
+        """That of prompt n."""
+        return Request(self.prompts[n], replace(self.law, seed=n), StopSettings(self.max_new_tokens))
+
+
 def decode(
-    spec: ModelSpec,
-    ways: Sequence[Way],
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    out: Path,
-    bar: jobs.Bar,
-    load: Loader = load_subject,
+    spec: ModelSpec, ways: Sequence[Way], answers: Answers, out: Path, bar: jobs.Bar, load: Loader = load_subject
 ) -> tuple[Decoded, ...]:
-    """Answer each prompt plainly and in every way, prompt n with seed n; returns a line a way.
+    """Answer each prompt plainly and in every way; returns a line a way.
 
     Each answer is appended to `out`, a result file, and a second call makes only those that are missing. Raises
     InputError for a file of other settings or weights.
     """
-    plain = Way("none", "", Method.plain())
+    plain, prompts = Way("none", "", Method.plain()), answers.prompts
     told = {
         "model": spec.model,
         "draft_model": spec.draft_model,
         "weights": {str(folder): _weights(folder) for folder in _folders(spec, ways)},
         "prompts": hashlib.sha256(repr([list(prompt) for prompt in prompts]).encode()).hexdigest()[:16],
-        "max_new_tokens": max_new_tokens,
+        "max_new_tokens": answers.max_new_tokens,
+        "law": law_numbers(answers.law),
         "ways": [way.method.describe() for way in ways],
     }
     with ResultFile(out, told) as results, bar(f"the same command continues {out}") as tell:
@@ -118,8 +127,7 @@ def decode(
             subject = subject or load(spec)
             decoder = way.method.decoder(subject)
             for n in missing:
-                request = Request(prompts[n], SamplingSettings(temperature=1.0, seed=n), StopSettings(max_new_tokens))
-                results.append({"way": way.method.label, "prompt": n, **_answered(decoder, request)})
+                results.append({"way": way.method.label, "prompt": n, **_answered(decoder, answers.request(n))})
                 tell(len(results.records), (1 + len(ways)) * len(prompts), f"decoding, {way.method.label}")
         return tuple(_summary(way, plain, results.records) for way in ways)
 

@@ -17,11 +17,13 @@ from betoken.errors import InputError
 from betoken.models.save import write_tokenizer
 from betoken.models.student import EmbeddingKind
 from betoken.models.tokenizer import Tokenizer
+from betoken.state import SamplingSettings
 from betoken.training import checkpoint, jobs
 from betoken.training.data import read_documents, texts_of
 from betoken.training.reproduce.charts import draw_decoding
 from betoken.training.reproduce.corpus import read_corpus, standard_library
 from betoken.training.reproduce.decoding import (
+    Answers,
     Decoded,
     decode,
     decoding_table,
@@ -77,6 +79,10 @@ class PythonSettings(Lessons):
     """Nodes of a student's branch."""
     cuts: int = 8
     embedding: EmbeddingKind = "interpolated"
+    temperature: float = 1.0
+    """Of the sampling law that students learn and all answers are drawn from, as are the next two."""
+    top_k: int = 0
+    top_p: float = 1.0
     prompts: int = 24
     """Each from another validation file: the tokens around its middle."""
     prompt_tokens: int = 96
@@ -89,6 +95,8 @@ class PythonSettings(Lessons):
         check_heads(self.drafter_hidden_size, self.num_attention_heads)
         check_window("window", self.window, self.context)
         self.fit(self.teacher_steps, 0)
+        if self.law.greedy:
+            raise InputError("temperature must be above 0: a student that reads random numbers is compared")
         if not 0.0 < self.validation_share < 1.0:
             raise InputError(f"validation_share must lie between 0 and 1, not {self.validation_share}")
         if self.nodes < 2 or min(self.prompts, self.prompt_tokens, self.max_new_tokens) < 1:
@@ -96,6 +104,11 @@ class PythonSettings(Lessons):
         needed = self.prompt_tokens + self.max_new_tokens + self.nodes
         if needed > self.context:
             raise InputError(f"prompt, answer and nodes need a context of {needed}, not {self.context}")
+
+    @property
+    def law(self) -> SamplingSettings:
+        """See `temperature`."""
+        return SamplingSettings(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
 
     def sizes(self, hidden_size: int, layers: int) -> dict[str, int]:
         """A model's config."""
@@ -140,7 +153,8 @@ def reproduce_python(
     students = {told: folder / objective for objective, told in TAUGHT.items()}
     ways = [*ptp_ways(students, [settings.nodes]), draft_model_way(TOLD[DRAFTER], settings.nodes)]
     spec = ModelSpec(str(folder / TEACHER), str(folder / DRAFTER), dtype="float32", in_torch=True)
-    decoded = decode(spec, ways, prompts, settings.max_new_tokens, folder / "decoding.jsonl", bar, load)
+    answers = Answers(prompts, settings.max_new_tokens, settings.law)
+    decoded = decode(spec, ways, answers, folder / "decoding.jsonl", bar, load)
     found = PythonFindings(seed, perplexity, runs, decoded)
     write_json(folder / "findings.json", asdict(found))
     return found

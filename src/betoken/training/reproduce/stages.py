@@ -11,10 +11,12 @@ from typing import Any
 from betoken.bench import provenance
 from betoken.errors import InputError
 from betoken.models.student import EmbeddingKind, Objective
+from betoken.state import SamplingSettings
 from betoken.training import jobs
 from betoken.training.build import load_base
 from betoken.training.fit import FitSettings
 from betoken.training.model import CausalModel
+from betoken.training.objectives import PLAIN
 from betoken.training.ptp import PtpSettings
 from betoken.training.validate import Validation, validate_draft_model
 
@@ -36,9 +38,14 @@ class Lessons:
         """How each training runs."""
         return FitSettings(steps=steps, batch=self.batch, lr=self.lr, schedule="cosine", seed=seed)
 
+    @property
+    def law(self) -> SamplingSettings:
+        """The sampling law that students learn, and answers are drawn from: the teacher's own."""
+        return PLAIN
+
     def ptp(self, objective: Objective, seed: int) -> PtpSettings:
         """What a student learns."""
-        return PtpSettings(objective=objective, window=self.window, cuts=self.cuts, seed=seed)
+        return PtpSettings(objective=objective, window=self.window, cuts=self.cuts, law=self.law, seed=seed)
 
 
 @dataclass(frozen=True)

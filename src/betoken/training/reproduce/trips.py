@@ -24,7 +24,7 @@ from betoken.models.student import EmbeddingKind, Objective
 from betoken.models.tokenizer import Tokenizer
 from betoken.training import jobs, trips
 from betoken.training.ptp import PtpSettings
-from betoken.training.reproduce.decoding import Decoded, decode, decoding_table, ptp_ways
+from betoken.training.reproduce.decoding import Answers, Decoded, decode, decoding_table, ptp_ways
 from betoken.training.reproduce.stages import (
     SIZES,
     Lessons,
@@ -185,7 +185,8 @@ def _decode(settings: TripSettings, folder: Path, bar: jobs.Bar, load: Loader) -
     prompt = Tokenizer.from_folder(lm).encode(FIRST_CELL)
     ways = ptp_ways({told: folder / objective for objective, told in TAUGHT.items()}, settings.nodes)
     spec = ModelSpec(str(lm), dtype="float32", in_torch=True)
-    return decode(spec, ways, [prompt] * settings.decoded, trips.LENGTH - 1, folder / "decoding.jsonl", bar, load)
+    answers = Answers([prompt] * settings.decoded, trips.LENGTH - 1, settings.law)
+    return decode(spec, ways, answers, folder / "decoding.jsonl", bar, load)
 
 
 def publish_trips(settings: TripSettings, found: Sequence[TripFindings], out: Path) -> str:
