@@ -89,7 +89,7 @@ def head_part(model, run, thread, phase, control):  # type: ignore[no-untyped-de
         given, stride = run.quantised, run.quantised_stride
     else:
         given, stride = run.wide, run.wide_stride
-    width = model.head.outputs * 4
+    width = model.head.matrix.outputs * 4
     kernels.product_rows(
         model, run, thread, phase, model.head, given, stride, run.row_scale, run.wanted, run.logits, width, STORE
     )

@@ -8,21 +8,22 @@ PAGE = 64
 """Positions of one page of the KV cache; a multiple of the 16 lanes of a key block."""
 MAX_THREADS = 64
 
-PRODUCT = np.dtype(
+MATRIX = np.dtype(
     [
         ("weight", np.int64),
-        ("scale", np.int64),  # float32 [N], int8 only
+        ("scale", np.int64),  # float32 [N], integer weights only
         ("shift", np.int64),  # int32 [N]: 128 * column sum where inputs are stored as value + 128, else zeros
         ("bias", np.int64),  # float32 [N], or 0
         ("inputs", np.int64),  # K, padded to 16
         ("outputs", np.int64),  # N
         ("groups", np.int64),  # of 32 inputs, where the weights have 4 bits; else 0
-        ("rank", np.int64),  # of a student's change of it (adapters.py), padded to 16; 0 for none
-        ("down", np.int64),  # float32 weights, inputs to rank
-        ("up", np.int64),  # and rank to outputs
     ]
 )
-"""One matrix product: weights of 8 or 4 bits with a scale per output channel, or float32 weights."""
+"""Weights of 8 or 4 bits with a scale per output channel, or float32 weights."""
+
+PRODUCT = np.dtype([("matrix", MATRIX), ("down", MATRIX), ("up", MATRIX)])
+"""One matrix product, and how a student changes it: inputs to a few numbers (`down`), those to outputs (`up`).
+Both have no outputs where there is no change."""
 
 LAYER = np.dtype(
     [
@@ -92,10 +93,9 @@ PASS = np.dtype(
         ("auxiliary", np.int64),  # how many nodes are a student's
         ("auxiliary_at", np.int64),  # int64 [nodes]: place among them, or -1
         ("vectors", np.int64),  # float32 [auxiliary, hidden]: what they read instead of a token
-        (
-            "low",
-            np.int64,
-        ),  # float32 [auxiliary, ranks]: their inputs of the next product behind `down`
+        ("low", np.int64),  # float32 [auxiliary, ranks]: what `down` makes of their inputs
+        ("low_rounded", np.int64),  # the same as int8, in rows of the same size
+        ("low_scale", np.int64),  # float32 [auxiliary]
         ("low_stride", np.int64),
         ("wanted_nodes", np.int64),  # int64 [wanted]
         ("logits", np.int64),  # float32 [wanted, vocabulary]

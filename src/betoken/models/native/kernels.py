@@ -13,18 +13,16 @@ import numpy as np
 from betoken.models.native import emit
 from betoken.models.native.adapters import shrink_node, widen
 from betoken.models.native.emit import BLOCK, LANES, TILE, pointer
-from betoken.models.native.nibbles import GROUP, GROUP_BYTES
-from betoken.models.native.sums import float_sums, int4_sums, int8_sums
+from betoken.models.native.rounding import ROUND, quantise_row
+from betoken.models.native.sums import block_product
 from betoken.models.native.views import compiled, floats, integers
 
 F = np.float32
 _HALF, _ONE, _ZERO = F(0.5), F(1.0), F(0.0)
-_ROUND = F(12582912.0)  # 1.5 * 2**23: adding and subtracting it rounds to the nearest integer, halves to even
 _LOG2E, _LN2_HIGH, _LN2_LOW = F(1.44269504088896341), F(0.693359375), F(-2.12194440e-4)
 _C5, _C4, _C3 = F(1.9875691500e-4), F(1.3981999507e-3), F(8.3334519073e-3)
 _C2, _C1, _C0 = F(4.1665795894e-2), F(1.6666665459e-1), F(5.0000001201e-1)
 _LEAST, _MOST = F(-87.0), F(88.0)
-_LEVELS = F(127.0)
 _LEAST_HALF = F(2.0**-24)
 _STREAM = 1 << 18  # bytes of weights
 
@@ -59,30 +57,12 @@ def embed_rows(model, run, thread):  # type: ignore[no-untyped-def]
 def exp32(x):  # type: ignore[no-untyped-def]
     """exp in float32 by a polynomial (Cephes' coefficients), a zero below -87; the same bits in any lane."""
     bounded = min(max(x, _LEAST), _MOST)
-    whole = (bounded * _LOG2E + _ROUND) - _ROUND
+    whole = (bounded * _LOG2E + ROUND) - ROUND
     r = (bounded - whole * _LN2_HIGH) - whole * _LN2_LOW
     p = ((((_C5 * r + _C4) * r + _C3) * r + _C2) * r + _C1) * r + _C0
     value = (p * (r * r) + r) + _ONE
     power = emit.float_of_bits(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
     return value * power if x >= _LEAST else _ZERO
-
-
-@compiled
-def quantise_row(source, width, target, offset):  # type: ignore[no-untyped-def]
-    """Round `width` float32 to 127 levels a side; bytes are level + offset. Returns the size of one level.
-
-    Zeros follow up to a whole group of inputs: weights of 4 bits may not be zero there.
-    """
-    x, whole = floats(source, width), (width + GROUP - 1) // GROUP * GROUP
-    out = nb.carray(pointer(target), whole, np.uint8)
-    largest = emit.max_abs(source, width // LANES)
-    inverse = _LEVELS / largest if largest > _ZERO else _ZERO
-    shift = np.int32(offset)
-    for i in range(width):
-        out[i] = np.uint8(np.int32((x[i] * inverse + _ROUND) - _ROUND) + shift)
-    for i in range(width, whole):
-        out[i] = np.uint8(shift)
-    return largest / _LEVELS
 
 
 @compiled
@@ -104,8 +84,8 @@ def norm_rows(model, run, thread, weight, product):  # type: ignore[no-untyped-d
         out = run.wide + node * run.wide_stride
         source = run.x + node * model.hidden_padded * 4
         normalise_row(source, weight, model.hidden, model.hidden_padded, model.rms_eps, out)
-        shrink_node(run, node, out, product)
         quantise_node(model, run, node, out, model.hidden_padded)
+        shrink_node(model, run, node, out, product)
 
 
 @compiled
@@ -120,35 +100,8 @@ def quantise_node(model, run, node, source, width):  # type: ignore[no-untyped-d
 def prepare_rows(model, run, thread, source, stride, width, product):  # type: ignore[no-untyped-def]
     """Make every node's input ready for a product."""
     for node in range(thread, run.nodes, run.threads):
-        shrink_node(run, node, source + node * stride, product)
         quantise_node(model, run, node, source + node * stride, width)
-
-
-@compiled
-def block_product(model, product, x, stride, scales, rows, block, scratch):  # type: ignore[no-untyped-def]
-    """Outputs [rows][32] float32 of one channel block, bias included, at `scratch`."""
-    if product.groups:
-        int4_sums(x, stride, rows, product.weight + block * product.groups * GROUP_BYTES, product.groups, scratch)
-    elif model.int8:
-        int8_sums(x, stride, rows, product.weight + block * product.inputs * BLOCK, product.inputs // 4, scratch)
-    else:
-        float_sums(x, stride, rows, product.weight + block * product.inputs * BLOCK * 4, product.inputs, scratch)
-    out = floats(scratch, rows * BLOCK)
-    if model.int8:
-        sums = nb.carray(pointer(scratch), rows * BLOCK, np.int32)
-        row_scale = floats(scales, rows)
-        scale = floats(product.scale + block * BLOCK * 4, BLOCK)
-        shift = nb.carray(pointer(product.shift + block * BLOCK * 4), BLOCK, np.int32)
-        for row in range(rows):
-            s = row_scale[row]
-            for channel in range(BLOCK):
-                total = np.int32(sums[row * BLOCK + channel] - shift[channel])
-                out[row * BLOCK + channel] = (F(total) * s) * scale[channel]
-    if product.bias:
-        bias = floats(product.bias + block * BLOCK * 4, BLOCK)
-        for row in range(rows):
-            for channel in range(BLOCK):
-                out[row * BLOCK + channel] += bias[channel]
+        shrink_node(model, run, node, source + node * stride, product)
 
 
 @compiled
@@ -172,18 +125,18 @@ STORE, ADD = 0, 1
 @compiled
 def product_rows(model, run, thread, phase, product, x, stride, scales, nodes, out, out_stride, mode):  # type: ignore[no-untyped-def]
     """`nodes` rows times a product's weights into `out`, or added to it."""
-    scratch = run.scratch + thread * run.scratch_stride
-    blocks = (product.outputs + BLOCK - 1) // BLOCK
-    chunk = chunk_of(run, blocks, product.inputs)
+    scratch, matrix = run.scratch + thread * run.scratch_stride, product.matrix
+    blocks = (matrix.outputs + BLOCK - 1) // BLOCK
+    chunk = chunk_of(run, blocks, matrix.inputs)
     tile = floats(scratch, TILE * BLOCK)
     first = take(run, phase, chunk)
     while first < blocks:
         for block in range(first, min(first + chunk, blocks)):
-            width = min(BLOCK, product.outputs - block * BLOCK)
+            width = min(BLOCK, matrix.outputs - block * BLOCK)
             for begin in range(0, nodes, TILE):
                 rows = min(TILE, nodes - begin)
-                block_product(model, product, x + begin * stride, stride, scales + begin * 4, rows, block, scratch)
-                widen(run, product, block, begin, rows, scratch, scratch + TILE * BLOCK * 4)
+                block_product(model, matrix, x + begin * stride, stride, scales + begin * 4, rows, block, scratch)
+                widen(model, run, product, block, begin, rows, scratch, scratch + TILE * BLOCK * 4)
                 for row in range(rows):
                     to = floats(out + (begin + row) * out_stride + block * BLOCK * 4, width)
                     if mode == ADD:
@@ -198,9 +151,9 @@ def product_rows(model, run, thread, phase, product, x, stride, scales, nodes, o
 @compiled
 def gate_up_rows(model, run, thread, phase, product, x, stride, out, out_stride):  # type: ignore[no-untyped-def]
     """silu(gate) * up into `out` [nodes, ffn]; the product's blocks are gate, up, gate, up, ..."""
-    scratch = run.scratch + thread * run.scratch_stride
-    blocks = product.outputs // (2 * BLOCK)
-    chunk = chunk_of(run, blocks, product.inputs)
+    scratch, matrix = run.scratch + thread * run.scratch_stride, product.matrix
+    blocks = matrix.outputs // (2 * BLOCK)
+    chunk = chunk_of(run, blocks, matrix.inputs)
     second, third = scratch + TILE * BLOCK * 4, scratch + 2 * TILE * BLOCK * 4
     gate, up = floats(scratch, TILE * BLOCK), floats(second, TILE * BLOCK)
     first = take(run, phase, chunk)
@@ -209,10 +162,10 @@ def gate_up_rows(model, run, thread, phase, product, x, stride, out, out_stride)
             for begin in range(0, run.nodes, TILE):
                 rows = min(TILE, run.nodes - begin)
                 where, scales = x + begin * stride, run.row_scale + begin * 4
-                block_product(model, product, where, stride, scales, rows, 2 * block, scratch)
-                block_product(model, product, where, stride, scales, rows, 2 * block + 1, second)
-                widen(run, product, 2 * block, begin, rows, scratch, third)
-                widen(run, product, 2 * block + 1, begin, rows, second, third)
+                block_product(model, matrix, where, stride, scales, rows, 2 * block, scratch)
+                block_product(model, matrix, where, stride, scales, rows, 2 * block + 1, second)
+                widen(model, run, product, 2 * block, begin, rows, scratch, third)
+                widen(model, run, product, 2 * block + 1, begin, rows, second, third)
                 for row in range(rows):
                     to = floats(out + (begin + row) * out_stride + block * BLOCK * 4, BLOCK)
                     for channel in range(BLOCK):

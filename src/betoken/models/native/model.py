@@ -118,10 +118,10 @@ def records(
         layer = layers[n]
         for norm in ("attn_norm", "mlp_norm", "q_norm", "k_norm"):
             layer[norm] = _address(arrays, f"{n}.{norm}")
-        _fill(layer["qkv"], arrays, f"{n}.qkv", hidden, query + 2 * key)
-        _fill(layer["out"], arrays, f"{n}.out", query, hidden)
-        _fill(layer["gate_up"], arrays, f"{n}.gate_up", hidden, 2 * padded(inner, BLOCK))
-        _fill(layer["down"], arrays, f"{n}.down", inner, hidden)
+        fill_matrix(layer["qkv"]["matrix"], arrays, f"{n}.qkv", hidden, query + 2 * key)
+        fill_matrix(layer["out"]["matrix"], arrays, f"{n}.out", query, hidden)
+        fill_matrix(layer["gate_up"]["matrix"], arrays, f"{n}.gate_up", hidden, 2 * padded(inner, BLOCK))
+        fill_matrix(layer["down"]["matrix"], arrays, f"{n}.down", inner, hidden)
     head_padded = padded(config.head_dim, LANES)
     sizes = {
         "layers": layers.ctypes.data,
@@ -146,16 +146,17 @@ def records(
     }
     for name, value in sizes.items():
         model[0][name] = value
-    _fill(model[0]["head"], arrays, "head", hidden, config.vocab_size)
+    fill_matrix(model[0]["head"]["matrix"], arrays, "head", hidden, config.vocab_size)
     return model, layers
 
 
-def _fill(product: NDArray[np.void], arrays: Arrays, name: str, inputs: int, outputs: int) -> None:
+def fill_matrix(matrix: NDArray[np.void], arrays: Arrays, name: str, inputs: int, outputs: int) -> None:
+    """Point the record of a matrix [N, K] to its arrays; the weights are called `name`.weight."""
     for part in ("weight", "scale", "shift", "bias"):
-        product[part] = _address(arrays, f"{name}.{part}")
-    product["inputs"], product["outputs"] = padded(inputs, LANES), outputs
+        matrix[part] = _address(arrays, f"{name}.{part}")
+    matrix["inputs"], matrix["outputs"] = padded(inputs, LANES), outputs
     weight = arrays[f"{name}.weight"]
-    product["groups"] = weight.shape[1] if weight.dtype == np.uint8 else 0
+    matrix["groups"] = weight.shape[1] if weight.dtype == np.uint8 else 0
 
 
 def _address(arrays: Arrays, name: str) -> int:

@@ -65,7 +65,7 @@ def products_part(control, thread, models, runs):  # type: ignore[no-untyped-def
         given, stride = run.quantised, run.quantised_stride
     else:
         given, stride = run.wide, run.wide_stride
-    width = model.head.outputs * 4
+    width = model.head.matrix.outputs * 4
     phase = count * PHASES
     kernels.product_rows(
         model, run, thread, phase, model.head, given, stride, run.row_scale, run.wanted, run.logits, width, STORE

@@ -46,7 +46,7 @@ def read_tree(tokens, parents, roles, anchors, shifts, inputs, wanted, rows, pos
                 offset[node] = shifts[row, node]
                 straight[node] = node == 0 and cached[node] == committed
             token[place], position[place] = tokens[row, node], max(0, cached[node] + offset[node])
-            if token[place] < 0 or token[place] >= models[0].head.outputs:
+            if token[place] < 0 or token[place] >= models[0].head.matrix.outputs:
                 return UNKNOWN_TOKEN
             if position[place] >= positions:
                 return TOO_FAR

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from betoken.errors import InputError
 from betoken.models.config import DecoderConfig
-from betoken.models.native.emit import BLOCK, LANES
+from betoken.models.native.emit import BLOCK
 from betoken.models.native.equalise import PRODUCTS
 from betoken.models.native.image import Arrays
-from betoken.models.native.pack import interleave, pack_float32, padded
+from betoken.models.native.model import fill_matrix
+from betoken.models.native.pack import Packed, interleave, pack_float32, pack_int8, padded
 from betoken.models.overlay import LayerOverlay, LowRank, Overlay
 from betoken.models.student import Student
 
@@ -29,9 +30,15 @@ class NativeStudent:
     """A student on a target: its changes, which the layers' records point to, and its input vectors."""
 
     def __init__(
-        self, student: Student, config: DecoderConfig, name: str, arrays: Arrays, layers: NDArray[np.void]
+        self,
+        student: Student,
+        config: DecoderConfig,
+        name: str,
+        arrays: Arrays,
+        model: np.void,
+        layers: NDArray[np.void],
     ) -> None:
-        """Write the addresses of its changes into `layers`; `arrays` are the target's.
+        """Write the addresses of its changes into the records `layers`; `arrays` and `model` are the target's.
 
         Raises InputError for a student of another model, and for one that is more than changes of the layers.
         """
@@ -44,7 +51,7 @@ class NativeStudent:
         if self._overlay.head is not None:
             raise InputError(f"{name}: the student's adapter changes lm_head, which needs --dtype bfloat16 or float64")
         self._arrays: Arrays = {}
-        self._rank = 0
+        self._model, self._rank = model, 0
         for number in range(config.num_layers):
             changes = _rescaled(self._overlay.layers[number], config, _scales(arrays, number))
             for product in PRODUCTS:
@@ -62,15 +69,22 @@ class NativeStudent:
         return torch.cat(rows).numpy()
 
     def _point(self, product: NDArray[np.void], name: str, change: LowRank | None) -> None:
-        product["rank"], product["down"], product["up"] = 0, 0, 0
+        for part in ("down", "up"):
+            product[part] = 0
         if change is None:
             return
-        rank = padded(change.down.shape[0], LANES)
-        self._rank = max(self._rank, rank)
-        product["rank"] = rank
+        self._rank = max(self._rank, change.down.shape[0])
         for part, matrix in (("down", change.down), ("up", change.up)):
-            packed = self._arrays[f"{name}.{part}"] = pack_float32(matrix).weight
-            product[part] = packed.ctypes.data
+            stem = f"{name}.{part}"
+            self._arrays |= {f"{stem}.{key}": array for key, array in self._packed(matrix)._asdict().items()}
+            fill_matrix(product[part], self._arrays, stem, matrix.shape[1], matrix.shape[0])
+
+    def _packed(self, matrix: torch.Tensor) -> Packed:
+        """Changes are of 8 bits where the target has 4: they are small."""
+        if not self._model["int8"]:
+            return pack_float32(matrix)
+        packed = pack_int8(matrix)
+        return packed if self._model["offset"] else packed._replace(shift=np.zeros_like(packed.shift))
 
 
 def _scales(arrays: Arrays, number: int) -> Scale:

@@ -1,16 +1,18 @@
-"""Sums of products of 1 to 8 rows with one block of 32 output channels, for each kind of weights, compiled."""
+"""Products of 1 to 8 rows with one block of 32 output channels, for each kind of weights, compiled."""
 
 from __future__ import annotations
 
+import numba as nb
 import numpy as np
 
 from betoken.models.native import emit
-from betoken.models.native.emit import BLOCK
+from betoken.models.native.emit import BLOCK, pointer
 from betoken.models.native.isa import VNNI
-from betoken.models.native.nibbles import int4_tile
+from betoken.models.native.nibbles import GROUP_BYTES, int4_tile
 from betoken.models.native.views import compiled, floats
 
-_ZERO = np.float32(0.0)
+F = np.float32
+_ZERO = F(0.0)
 
 _int8_1, _int8_2, _int8_3, _int8_4 = (emit.int8_tile(rows, VNNI) for rows in (1, 2, 3, 4))
 _int8_5, _int8_6, _int8_7, _int8_8 = (emit.int8_tile(rows, VNNI) for rows in (5, 6, 7, 8))
@@ -83,3 +85,30 @@ def float_sums(x, stride, rows, weight, inputs, out):  # type: ignore[no-untyped
             else:
                 _float_1(here, stride, weight, begin, end, to)
                 row += 1
+
+
+@compiled
+def block_product(model, matrix, x, stride, scales, rows, block, scratch):  # type: ignore[no-untyped-def]
+    """Outputs [rows][32] float32 of one channel block, bias included, at `scratch`."""
+    if matrix.groups:
+        int4_sums(x, stride, rows, matrix.weight + block * matrix.groups * GROUP_BYTES, matrix.groups, scratch)
+    elif model.int8:
+        int8_sums(x, stride, rows, matrix.weight + block * matrix.inputs * BLOCK, matrix.inputs // 4, scratch)
+    else:
+        float_sums(x, stride, rows, matrix.weight + block * matrix.inputs * BLOCK * 4, matrix.inputs, scratch)
+    out = floats(scratch, rows * BLOCK)
+    if model.int8:
+        sums = nb.carray(pointer(scratch), rows * BLOCK, np.int32)
+        row_scale = floats(scales, rows)
+        scale = floats(matrix.scale + block * BLOCK * 4, BLOCK)
+        shift = nb.carray(pointer(matrix.shift + block * BLOCK * 4), BLOCK, np.int32)
+        for row in range(rows):
+            s = row_scale[row]
+            for channel in range(BLOCK):
+                total = np.int32(sums[row * BLOCK + channel] - shift[channel])
+                out[row * BLOCK + channel] = (F(total) * s) * scale[channel]
+    if matrix.bias:
+        bias = floats(matrix.bias + block * BLOCK * 4, BLOCK)
+        for row in range(rows):
+            for channel in range(BLOCK):
+                out[row * BLOCK + channel] += bias[channel]

@@ -71,7 +71,7 @@ class NativeTarget:
 
     def attach(self, student: Student) -> None:
         """Score auxiliary nodes by this student; see `TakesStudent.attach`."""
-        self._student = NativeStudent(student, self.config, self.name, self._arrays, self._layers)
+        self._student = NativeStudent(student, self.config, self.name, self._arrays, self._model[0], self._layers)
         self._model[0]["student"] = 1
         self._room = (0, 0)  # the next pass makes room for what its nodes need
 
@@ -188,6 +188,8 @@ class NativeTarget:
             "auxiliary_at": _zeros((nodes,), np.int64),
             "vectors": _zeros((nodes if self._student else 0, config.hidden_size), np.float32),
             "low": _zeros((nodes, self._student.width if self._student else 0), np.float32),
+            "low_rounded": _zeros((nodes, 4 * self._student.width if self._student else 0), np.uint8),
+            "low_scale": _zeros((nodes,), np.float32),
             "branch_at": _zeros((nodes + 1,), np.int64),
             "branch": _zeros((nodes,), np.int64),
             "wanted_nodes": _zeros((nodes,), np.int64),
