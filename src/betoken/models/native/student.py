@@ -50,6 +50,7 @@ class NativeStudent:
         self._overlay = Overlay.of(student, config, name, lambda tensor: tensor.to(torch.float32))
         if self._overlay.head is not None:
             raise InputError(f"{name}: the student's adapter changes lm_head, which needs --dtype bfloat16 or float64")
+        self._start = self._overlay.start.numpy()
         self._arrays: Arrays = {}
         self._model, self._rank = model, 0
         for number in range(config.num_layers):
@@ -63,10 +64,20 @@ class NativeStudent:
         return padded(self._rank, BLOCK)
 
     def vectors(self, inputs: NDArray[np.float64]) -> NDArray[np.float32]:
-        """[A, hidden] of auxiliary inputs [A], one by one: torch's products depend on how many rows they have."""
-        with torch.no_grad():
-            rows = [self._overlay.vectors(one) for one in torch.split(torch.from_numpy(inputs), 1)]
-        return torch.cat(rows).numpy()
+        """[A, hidden] of auxiliary inputs [A].
+
+        Feature by feature, since the bits of torch's products depend on how many rows they have.
+        """
+        out = np.tile(self._start, (len(inputs), 1))
+        embedding, numbers = self._overlay.student.embedding, np.flatnonzero(inputs >= 0.0)
+        if embedding is None or not len(numbers):
+            return out
+        features = embedding.features(torch.from_numpy(inputs[numbers])).numpy()
+        found = np.tile(embedding.bias.numpy(), (len(numbers), 1))
+        for feature, weight in zip(features.T, embedding.weight.T.numpy(), strict=True):
+            found += feature[:, None] * weight
+        out[numbers] = found
+        return out
 
     def _point(self, product: NDArray[np.void], name: str, change: LowRank | None) -> None:
         for part in ("down", "up"):
