@@ -422,6 +422,20 @@ NATIVE = [
         ("tests/test_native.py::test_equalisation_changes_nothing_in_float32",),
     ),
     Mutant(
+        "native: a student's value rows are not equalised as the target's are",
+        "models/native/student.py",
+        '            up[-values:] /= _of_values(scale("out"), config)[:, None]\n',
+        "",
+        ("tests/test_native_student.py::test_branches_score_as_two_passes_in_transformers",),
+    ),
+    Mutant(
+        "native: a student's change of another node",
+        "models/native/adapters.py",
+        "here, scales = given + place * stride",
+        "here, scales = given + (begin + row) * stride",
+        ("tests/test_native_student.py::test_branches_score_as_two_passes_in_transformers",),
+    ),
+    Mutant(
         "native: compaction moves keys without their values",
         "models/native/compact.py",
         "                floats(v_to, head_padded)[:] = floats(v_from, head_padded)\n",
@@ -500,7 +514,7 @@ NATIVE = [
     ),
     Mutant(
         "native: one scale for all rows of a tile",
-        "models/native/kernels.py",
+        "models/native/sums.py",
         "            s = row_scale[row]\n",
         "            s = row_scale[0]\n",
         (TREES,),
@@ -549,7 +563,7 @@ NATIVE = [
     ),
     Mutant(
         "native: inputs beside the last whole group are not cleared",
-        "models/native/kernels.py",
+        "models/native/rounding.py",
         "    for i in range(width, whole):\n",
         "    for i in range(whole, whole):\n",
         (BITS,),
@@ -567,7 +581,7 @@ NATIVE = [
 NATIVE_VNNI = [
     Mutant(
         "native: 128 * column sum stays in the product",
-        "models/native/kernels.py",
+        "models/native/sums.py",
         "np.int32(sums[row * BLOCK + channel] - shift[channel])",
         "np.int32(sums[row * BLOCK + channel])",
         (BITS,),
