@@ -99,10 +99,17 @@ def test_a_claim_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         "--trips=8 --layers=1 --hidden=8 --batch=4 --window=4 --cuts=1 --lm-steps=1 --student-steps=1 "
         "--scratch-steps=1 --scratch-window=4 --decoded=1 --nodes=4 --threads=1"
     )
-    for claim, trained, dashes in (("perplexity", {"scratch"}, [7, 8, 9]), ("runs", set(TAUGHT), [3, 4, 5, 6])):
-        out = tmp_path / claim
+    blind, learnt = {"scratch"}, [7, 8, 9]
+    for number, (claim, trained, dashes) in enumerate(
+        (
+            (["perplexity"], blind, learnt),
+            (["perplexity", "--scratch-objective", "c-ptp"], blind, learnt),
+            (["runs"], set(TAUGHT), [3, 4, 5, 6]),
+        )
+    ):
+        out = tmp_path / str(number)
         with pytest.raises(SystemExit) as ended:
-            main(["reproduce", "trips", "--claims", claim, "--out", str(out), *sizes.split()])
+            main(["reproduce", "trips", "--claims", *claim, "--out", str(out), *sizes.split()])
         assert ended.value.code == 0
         cells = capsys.readouterr().out.splitlines()[2].strip("| ").split(" | ")
         assert [place for place, cell in enumerate(cells) if cell == "-"] == dashes
@@ -162,6 +169,7 @@ def test_bad_seeds_are_refused_before_anything_is_made(
         ("trips", "--nodes=16,x", "write whole numbers"),
         ("trips", "--nodes=0", "nodes must be at least 1"),
         ("trips", "--claims=speed", "claims must be some of perplexity, runs, not speed"),
+        ("trips", "--scratch-objective=o-ptp", "scratch_objective must be scratch or c-ptp, not o-ptp"),
         ("embeddings", "--window=1", "window must be from 2 to 101"),
         ("embeddings", "--lr=0", "lr and clip must be above 0"),
         ("python", "--lr=nan", "lr and clip must be above 0"),

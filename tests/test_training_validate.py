@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from betoken.training.draws import Purpose, generator
 from betoken.training.intervals import interval, place
 from betoken.training.model import CausalModel
 from betoken.training.objectives import PLAIN
-from betoken.training.ptp import PtpSettings
+from betoken.training.ptp import PtpSettings, PtpTask
 from betoken.training.validate import validate, validate_draft_model
 from betoken.training.windows import cut_points
 from training_toys import quiet, text_rows, tiny_base, tiny_task
@@ -72,3 +73,17 @@ def test_the_loss_of_a_student_that_knows_nothing_is_that_of_a_uniform_guess(tmp
     assert found.loss == pytest.approx(math.log(base.config.vocab_size))
     assert found.node_losses == pytest.approx([found.loss] * 4)
     assert found.perplexity is None
+
+
+def test_one_model_of_text_and_numbers_has_a_perplexity_however_it_learnt(tmp_path: Path) -> None:
+    """Under numbers of its own law; what learns by a temperature, or for another model, is no such model."""
+    base = tiny_base(tmp_path)
+    rows, found = text_rows(base).take(slice(0, 4)), {}
+    model = tiny_task(base, "scratch", "same").model
+    for objective in ("scratch", "c-ptp"):
+        task = PtpTask(model, rows, replace(SETTINGS, objective=objective))
+        found[objective] = validate(task, rows, tell=quiet)
+    assert found["c-ptp"].perplexity == found["scratch"].perplexity == pytest.approx(math.exp(found["scratch"].loss))
+    warm = replace(SETTINGS, objective="c-ptp", law=replace(PLAIN, temperature=0.5))
+    assert validate(PtpTask(model, rows, warm), rows, tell=quiet).perplexity is None
+    assert validate(tiny_task(base, "c-ptp", "full"), rows, tell=quiet).perplexity is None

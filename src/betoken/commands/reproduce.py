@@ -93,6 +93,9 @@ class Scratch:
     scratch_steps: Annotated[int, typer.Option(help="Of the model from scratch.", min=1)] = 1200
     scratch_window: Annotated[int, typer.Option(help="Nodes of its branch; 101 is a whole trip.")] = 101
     scratch_cuts: Annotated[int, typer.Option(help="Its branches over each trip.", min=1)] = 1
+    scratch_objective: Annotated[
+        str, typer.Option(help="Where it gets its numbers: scratch (its branches) or c-ptp (its reading of the text).")
+    ] = "scratch"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +163,8 @@ def trips(
     from betoken.training.reproduce.trips import TripSettings, publish_trips, reproduce_trips
 
     tested: Any = tuple(part.strip() for part in claims.split(","))
-    settings = TripSettings(**grid.sizes(), **vars(scratch), decoded=decoded, nodes=counts, claims=tested)
+    parts: dict[str, Any] = vars(scratch)
+    settings = TripSettings(**grid.sizes(), **parts, decoded=decoded, nodes=counts, claims=tested)
     found = [reproduce_trips(settings, seed, out, counting) for seed in numbers]
     typer.echo(publish_trips(settings, found, out))
 

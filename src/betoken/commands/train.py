@@ -27,7 +27,8 @@ say them all at once. In decoding, the base checks them with the same numbers, a
 [bold]What is learnt[/bold] (--objective)
   o-ptp        a node reads its own number and says the token
   c-ptp        a node reads the number before its own and says the token's law
-  scratch      as c-ptp, without a teacher: one model learns text and numbers
+  scratch      as c-ptp, without a teacher: one model learns text and numbers, which it takes from its own branches
+               (c-ptp with --weights same and no teacher: from its own reading of the text; faster)
   independent  no numbers: the usual multi-token prediction, to compare with
 
 [bold]What is trained[/bold] (--weights)

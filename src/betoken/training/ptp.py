@@ -100,6 +100,12 @@ class PtpTask:
             )
 
     @property
+    def models_text(self) -> bool:
+        """Whether the branches say the text's own law and belong to one model with it: then they have a perplexity."""
+        own = self.model.kind == "same" and self.settings.law == PLAIN
+        return own and self.settings.objective in ("scratch", "c-ptp")
+
+    @property
     def _measure(self) -> str:
         return "perplexity" if self.settings.objective == "scratch" else "right in a row"
 

@@ -31,12 +31,12 @@ class Validation:
     branches: int
     """Branches measured."""
     loss: float
-    """Mean minus log-probability that the nodes give to their tokens, in nats; for `scratch` under numbers drawn in the
-    student's own intervals."""
+    """Mean minus log-probability that the nodes give to their tokens, in nats; where `PtpTask.models_text`, under
+    numbers drawn in the student's own intervals."""
     node_losses: tuple[float, ...]
     """[L] the same by node: a student has to follow more numbers the later a node stands in its branch."""
     perplexity: float | None = None
-    """`scratch` only: exp of `loss`, that of a model of text."""
+    """exp of `loss` where `PtpTask.models_text`, that of a model of text."""
 
     @property
     def mean_run(self) -> float:
@@ -63,7 +63,7 @@ def validate(task: PtpTask, rows: Rows, *, batch: int = 8, tell: Tell) -> Valida
         losses += loss
         tell(min(at + batch, len(rows)), len(rows), "validating")
     found = _validation(tallies, len(rows) * task.settings.cuts, losses)
-    if task.settings.objective == "scratch":
+    if task.models_text:
         return replace(found, perplexity=math.exp(min(found.loss, 50.0)))
     return found
 
@@ -134,7 +134,7 @@ def _measure(task: PtpTask, part: Rows, numbers: np.random.Generator) -> tuple[n
     branches = Branches(windows, labels, u, windows.inside, states)
     right, logits, counted = torch.zeros_like(alive), task.model.student.head(states), alive
     right[windows.inside] = task.said(logits, branches) == labels[windows.inside]
-    if settings.objective == "scratch":
+    if task.models_text:
         own = inverse_autoregressive(task.model, text, windows, labels, v)
         logits = task.model.student.head(task.states(text, windows, own, windows.inside))
         counted = windows.inside

@@ -80,6 +80,9 @@ class TripSettings(GridSettings):
     scratch_window: int = SEQUENCE - 1
     """Nodes of a scratch model's branch. Less than a whole trip can start anywhere in it."""
     scratch_cuts: int = 1
+    scratch_objective: Literal["scratch", "c-ptp"] = "scratch"
+    """How it gets its numbers: `scratch` from the law of its own branches, node after node; `c-ptp` from that of its
+    own reading of the text, which it has before and which tells the nodes whole laws, in one pass."""
     embedding: EmbeddingKind = "interpolated"
     decoded: int = 20
     """Trips that each way of decoding continues from `FIRST_CELL`, with seeds 0, 1, ..."""
@@ -93,6 +96,8 @@ class TripSettings(GridSettings):
                 f"claims must be some of {', '.join(get_args(Claim))}, not {', '.join(self.claims) or 'none'}"
             )
         check_window("scratch_window", self.scratch_window, SEQUENCE)
+        if self.scratch_objective not in ("scratch", "c-ptp"):
+            raise InputError(f"scratch_objective must be scratch or c-ptp, not {self.scratch_objective}")
         if self.decoded < 1 or not self.nodes or min(self.nodes) < 1:
             raise InputError("decoded trips and nodes must be at least 1")
 
@@ -166,8 +171,9 @@ def reproduce_trips(
 def _from_scratch(settings: TripSettings, found: TripFindings, stages: Stages, sizes: Path) -> TripFindings:
     """What was found, with C-PTP from scratch beside the autoregressive model on the same tokens."""
     seed = found.seed
-    ptp = PtpSettings(objective="scratch", window=settings.scratch_window, cuts=settings.scratch_cuts, seed=seed)
-    trained = stages.from_scratch("scratch", sizes, ptp, settings.embedding, settings.fit(settings.scratch_steps, seed))
+    objective, fit = settings.scratch_objective, settings.fit(settings.scratch_steps, seed)
+    ptp = PtpSettings(objective=objective, window=settings.scratch_window, cuts=settings.scratch_cuts, seed=seed)
+    trained = stages.from_scratch("scratch", sizes, ptp, settings.embedding, fit)
     plain = stages.guesses("lm", "lm", ptp)
     by_node = zip(plain.node_losses, trained.validation.node_losses, strict=True)
     return replace(
