@@ -47,14 +47,14 @@ class NativeStudent:
                 f"{name}: the student replaces all weights at its nodes (weights full), which our CPU kernels do not "
                 "do; use --dtype float32"
             )
-        self._overlay = Overlay.of(student, config, name, lambda tensor: tensor.to(torch.float32))
-        if self._overlay.head is not None:
+        overlay = Overlay.of(student, config, name, lambda tensor: tensor.to(torch.float32))
+        if overlay.head is not None:
             raise InputError(f"{name}: the student's adapter changes lm_head, which needs --dtype bfloat16 or float64")
-        self._start = self._overlay.start.numpy()
+        self._embedding, self._start = student.embedding, student.start.numpy()
         self._arrays: Arrays = {}
         self._model, self._rank = model, 0
         for number in range(config.num_layers):
-            changes = _rescaled(self._overlay.layers[number], config, _scales(arrays, number))
+            changes = _rescaled(overlay.layers[number], config, _scales(arrays, number))
             for product in PRODUCTS:
                 self._point(layers[number][product], f"{number}.{product}", changes.get(product))
 
@@ -69,7 +69,7 @@ class NativeStudent:
         Feature by feature, since the bits of torch's products depend on how many rows they have.
         """
         out = np.tile(self._start, (len(inputs), 1))
-        embedding, numbers = self._overlay.student.embedding, np.flatnonzero(inputs >= 0.0)
+        embedding, numbers = self._embedding, np.flatnonzero(inputs >= 0.0)
         if embedding is None or not len(numbers):
             return out
         features = embedding.features(torch.from_numpy(inputs[numbers])).numpy()
