@@ -160,6 +160,19 @@ def test_batches_and_temperatures_make_a_grid(tmp_path: Path) -> None:
     assert {record["category"] for record in records if record["batch"] == 3} == {"mixed", "toy/coding"}
 
 
+def test_top_k_and_top_p_limit_what_is_sampled(tmp_path: Path) -> None:
+    """One token, or the tokens that reach almost nothing together: the most probable one, as greedy."""
+    said = []
+    for n, settings in enumerate(({"temperatures": (0.0,)}, {"top_k": 1}, {"top_p": 1e-9}, {"top_k": 4, "top_p": 0.9})):
+        out = tmp_path / f"{n}.jsonl"
+        records = runner.run_bench(make_settings(tmp_path, **{"temperatures": (0.8,), **settings}), ToyLoader(), out)
+        said.append({(row["question"], row["sha256"]) for record in records for row in record["rows"]})
+        told = markdown(read_report(out), wide=False)
+        assert ("Sampled with" in told) is (n > 0)
+    assert "Sampled with top-k 4 and top-p 0.9." in told
+    assert said[0] == said[1] == said[2] != said[3]
+
+
 def test_a_kill_at_any_byte_loses_one_measurement_at_most(tmp_path: Path) -> None:
     settings = make_settings(
         tmp_path,
@@ -466,6 +479,8 @@ model = "toy"
 dtype = "float32"
 verifiers = ["replay", "rejection"]
 temperatures = [0.7, 1]
+top_k = 40
+top_p = 1
 batches = [3]
 nodes = 4
 [[run.drafter]]
@@ -495,6 +510,7 @@ def test_each_run_of_a_toml_file_has_a_model_and_settings_of_its_own(tmp_path: P
     )
     assert (first.settings.temperatures, first.settings.batches) == ((0.0,), (1, 2))
     assert (second.settings.temperatures, second.settings.batches) == ((0.7, 1.0), (3,))
+    assert (first.settings.top_k, second.settings.top_k, second.settings.top_p) == (0, 40, 1.0)
     assert [suite.per_category for suite in second.settings.suites] == [2, 1]
     assert result_path(Path("a/b.jsonl"), second.name) == Path("a/b-toy-float32.jsonl")
     records = runner.run_bench(second.settings, ToyLoader(), tmp_path / "out.jsonl")
@@ -537,6 +553,7 @@ def test_a_bad_toml_file_is_told(tmp_path: Path, old: str, new: str, told: str) 
         ({"batches": (0,)}, "at least 1"),
         ({"repeats": 0}, "at least 1"),
         ({"temperatures": (-1.0,)}, "temperature must be at least 0"),
+        ({"top_p": 0.0}, "top_p must be above 0"),
         ({"temperatures": (float("nan"),)}, "temperature must be a finite number"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
         ({"suites": ()}, "suites: name at least one"),

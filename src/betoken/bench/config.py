@@ -66,6 +66,8 @@ class _Run:
     data: str | None = None
     per_category: int = 10
     temperatures: list[float] = field(default_factory=lambda: [0.0])
+    top_k: int = 0
+    top_p: float = 1.0
     batches: list[int] = field(default_factory=lambda: [1])
     max_new_tokens: int = 128
     seed: int = 0
@@ -107,6 +109,8 @@ def _run(table: Mapping[str, Any], path: Path) -> Run:
         methods=(*combine(keys.drafters, keys.verifiers, {}, {}, keys.nodes), *_methods(keys, path)),
         suites=tuple(SuiteSpec.parse(name, keys.per_category, data) for name in keys.suites),
         temperatures=tuple(map(float, keys.temperatures)),
+        top_k=keys.top_k,
+        top_p=float(keys.top_p),
         batches=tuple(keys.batches),
         max_new_tokens=keys.max_new_tokens,
         seed=keys.seed,
@@ -150,6 +154,7 @@ def _fits(value: object, annotation: str) -> bool:
     kinds: dict[str, tuple[type, ...]] = {
         "str": (str,),
         "int": (int,),
+        "float": (int, float),
         "bool": (bool,),
         "list[str]": (str,),
         "list[int]": (int,),

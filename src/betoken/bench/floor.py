@@ -183,7 +183,7 @@ class _Runner:
         methods, limit = [Method.plain(), *settings.methods], settings.max_new_tokens
         with settled_heap():
             for temperature in sorted({settings.temperature, settings.hot}):
-                warm_up(subject, methods, temperature, 1, limit, settings.seed, raw=settings.raw)
+                warm_up(subject, methods, SamplingSettings(temperature, seed=settings.seed), 1, limit, raw=settings.raw)
         return subject
 
     def measured(self, turn: Turn) -> Record:

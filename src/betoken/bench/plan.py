@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from betoken.bench.subject import PLAIN, Method, ModelSpec, check_methods, check_temperature
 from betoken.bench.suites import Question, find_counted, read_suite, stratified
 from betoken.errors import InputError
-from betoken.state import StopSettings
+from betoken.state import SamplingSettings, StopSettings
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ class BenchSettings:
     """Plain decoding is measured besides."""
     suites: tuple[SuiteSpec, ...]
     temperatures: tuple[float, ...] = (0.0,)
+    top_k: int = 0
+    """Of the sampling law at each temperature, as is the next one."""
+    top_p: float = 1.0
     batches: tuple[int, ...] = (1,)
     max_new_tokens: int = 128
     seed: int = 0
@@ -60,6 +63,11 @@ class BenchSettings:
         StopSettings(self.max_new_tokens)
         for temperature in self.temperatures:
             check_temperature(self.methods, temperature)
+            self.sampling(temperature)
+
+    def sampling(self, temperature: float) -> SamplingSettings:
+        """How answers are sampled. Raises InputError for settings that cannot be."""
+        return SamplingSettings(temperature=temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
     @property
     def all_methods(self) -> tuple[Method, ...]:

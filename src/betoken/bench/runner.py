@@ -67,8 +67,8 @@ def _run_model(
             if trial.setting not in warm:
                 tell(f"{trial.setting.model}: warm-up")
                 _, temperature, batch = trial.setting
-                limit, seed = settings.max_new_tokens, settings.seed
-                warm_up(subject, settings.all_methods, temperature, batch, limit, seed, raw=settings.raw)
+                sampling, limit = settings.sampling(temperature), settings.max_new_tokens
+                warm_up(subject, settings.all_methods, sampling, batch, limit, raw=settings.raw)
                 warm.add(trial.setting)
             tell(f"{trial.setting.model}: {trial.method.label}, {trial.questions[0].id}")
             results.append(_measured(subject, trial, settings))
@@ -85,7 +85,7 @@ def settled_heap() -> Iterator[None]:
 
 
 def _measured(subject: Subject, trial: Trial, settings: BenchSettings) -> Record:
-    sampling = SamplingSettings(temperature=trial.setting.temperature, seed=settings.seed)
+    sampling = settings.sampling(trial.setting.temperature)
     stop = StopSettings(max_new_tokens=settings.max_new_tokens)
     prompts = [subject.prompt(question, raw=settings.raw) for question in trial.questions]
     load_average = os.getloadavg()[0]
@@ -110,10 +110,9 @@ def _measured(subject: Subject, trial: Trial, settings: BenchSettings) -> Record
 def warm_up(
     subject: Subject,
     methods: Sequence[Method],
-    temperature: float,
+    sampling: SamplingSettings,
     batch: int,
     max_new_tokens: int,
-    seed: int,
     *,
     raw: bool,
 ) -> None:
@@ -121,7 +120,7 @@ def warm_up(
     question = Question("warm-up", "", "", ({"role": "user", "content": WARM_UP},), WARM_UP)
     request = Request(
         subject.prompt(question, raw=raw),
-        SamplingSettings(temperature=temperature, seed=seed),
+        sampling,
         StopSettings(max_new_tokens=min(WARM_UP_TOKENS, max_new_tokens), ignore_eos=True),
     )
     for method in methods:

@@ -130,6 +130,12 @@ def _ms(own: float, plain: float) -> str:
     return f"{1000 * own:.1f} ({1000 * plain:.1f})"
 
 
+def _law(settings: Mapping[str, Any]) -> list[str]:
+    """What limited the sampling; older results have no such settings."""
+    top_k, top_p = settings.get("top_k", 0), settings.get("top_p", 1.0)
+    return [*([f"top-k {top_k}"] if top_k else []), *([f"top-p {top_p:g}"] if top_p < 1.0 else [])]
+
+
 def _origin(report: Report) -> str:
     """One paragraph: what was asked, where and when it ran."""
     settings = report.settings
@@ -138,6 +144,8 @@ def _origin(report: Report) -> str:
         f"{settings['questions']} prompts of {asked}, up to {settings['max_new_tokens']} new tokens, seed "
         f"{settings['seed']}, each request cold; plain decoding and the drafters in alternation."
     ]
+    law = _law(settings)
+    told += [f"Sampled with {' and '.join(law)}."] if law else []
     told += origin(report.provenance)
     if report.missing:
         told.append(f"Unfinished: {report.missing} measurements have no plain counterpart yet.")

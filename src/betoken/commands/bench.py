@@ -50,6 +50,8 @@ def bench(
     temperatures: Annotated[
         str, typer.Option("--temperatures", "--temperature", help="One, or several separated by commas.")
     ] = "0",
+    top_k: Annotated[int, typer.Option(help="Sample from the K most probable tokens; 0: from all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample from the most probable tokens that together reach P.")] = 1.0,
     batches: Annotated[
         str,
         typer.Option("--batches", "--batch", help="Rows decoded together: one size, or several separated by commas."),
@@ -84,6 +86,8 @@ def bench(
             methods=parse_drafters(drafters, setting or [], verifiers, nodes),
             suites=tuple(SuiteSpec.parse(name, per_category, data) for name in suite or []),
             temperatures=options.parse_numbers("--temperatures", temperatures),
+            top_k=top_k,
+            top_p=top_p,
             batches=options.parse_whole_numbers("--batches", batches),
             max_new_tokens=max_new_tokens,
             seed=seed,
