@@ -7,8 +7,9 @@ READY := .venv/.ready
 demo: venv
 	$(BIN)/python -m betoken.demo
 
+# Two at a time, a file each: what CI has cores for.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: venv
 	$(BIN)/ruff check
