@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import Counter
 from dataclasses import replace
@@ -170,7 +171,30 @@ def test_top_k_and_top_p_limit_what_is_sampled(tmp_path: Path) -> None:
         told = markdown(read_report(out), wide=False)
         assert ("Sampled with" in told) is (n > 0)
     assert "Sampled with top-k 4 and top-p 0.9." in told
+    runner.run_bench(make_settings(tmp_path, temperatures=(0.0,), top_k=4), ToyLoader(), tmp_path / "greedy.jsonl")
+    assert "Sampled" not in markdown(read_report(tmp_path / "greedy.jsonl"), wide=False)
     assert said[0] == said[1] == said[2] != said[3]
+
+
+def test_a_file_without_measurements_is_taken_by_other_settings(tmp_path: Path) -> None:
+    """A run that was refused after it had begun its file: the same command with what was advised must run."""
+    out = tmp_path / "out.jsonl"
+    with ResultFile(out, {"a": 1}):
+        pass
+    with ResultFile(out, {"a": 2}) as results:
+        results.append({"n": 1})
+    assert read_results(out) == ({"a": 2}, [{"n": 1}])
+    with pytest.raises(InputError, match=r"other settings \(a\)"):
+        ResultFile(out, {"a": 1})
+
+
+def test_what_a_drafter_says_is_said_once_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("betoken")
+    with runner.said_once():
+        for told in ("first", "first", "second"):
+            log.warning("%s", told)
+    log.warning("first")
+    assert [record.getMessage() for record in caplog.records] == ["first", "second", "first"]
 
 
 def test_a_kill_at_any_byte_loses_one_measurement_at_most(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -135,3 +136,32 @@ def test_an_adapter_of_something_else_is_refused(tmp_path: Path) -> None:
     save_file(tensors, path)
     with pytest.raises(InputError, match="embed_tokens"):
         tiny_models.pair("llama").decoder.attach(read_student(saved.folder))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"lora_alpha": None}, "lora_alpha must be a number, not None"),
+        ({"lora_alpha": "6"}, "lora_alpha must be a number, not '6'"),
+        (None, "adapter_config.json: the file is missing"),
+    ],
+)
+def test_adapter_settings_that_cannot_be_used(tmp_path: Path, change: dict[str, object] | None, told: str) -> None:
+    path = students.save(tmp_path).folder / "adapter_config.json"
+    content = json.loads(path.read_text())
+    path.unlink()
+    if change is not None:
+        path.write_text(json.dumps(content | change))
+    with pytest.raises(InputError, match=told):
+        read_student(tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    path = students.save(tmp_path).folder / "adapter_model.safetensors"
+    tensors = load_file(path)
+    name = sorted(tensors)[0]
+    tensors[name][0, 0] = value
+    save_file(tensors, path)
+    with pytest.raises(InputError, match="not finite"):
+        read_student(tmp_path)

@@ -52,7 +52,10 @@ def test_load_gives_the_tokens_of_plain_decoding(home: Path) -> None:
 
 
 @pytest.mark.skipif(isa() == "none", reason="without kernels float32 is the default")
-def test_a_student_of_all_weights_is_refused_with_the_dtype_to_take(home: Path, tmp_path: Path) -> None:
+def test_a_student_of_all_weights_is_refused_before_the_model_is_loaded(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("betoken.loading.load_target", lambda *_, **__: pytest.fail("loaded"))
     students.save(tmp_path / "full", weights="full")
     with pytest.raises(InputError, match="--dtype float32"):
         betoken.load(

@@ -38,6 +38,7 @@ def student(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_student_learns_the_law_of_its_samples(student: Path) -> None:
     card = StudentCard.load(student)
     assert {name: getattr(card.law, name) for name in LAW} == LAW
+    assert "dtype" not in (student / "README.md").read_text(), "its kernels are the default's"
     assert (card.weights, card.window, len(card.first_runs)) == ("lora", 4, 4)
 
 

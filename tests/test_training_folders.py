@@ -18,6 +18,7 @@ import betoken
 from betoken.cli import main
 from betoken.errors import InputError
 from betoken.models.config import DecoderConfig
+from betoken.models.native.isa import isa
 from betoken.models.student import StudentCard, read_student, sizes_of
 from betoken.models.target import Scores
 from betoken.noise import uniform
@@ -184,7 +185,7 @@ def test_samples_do_not_depend_on_drafter_or_interruption(base: str, tmp_path: P
         collected(base, whole, max_new_tokens=8)
     short = read_samples(whole, 4, vocab_size=258)
     assert len(short) == 4 and short.lengths.max() == 4  # two prompts fill their rows
-    with pytest.raises(InputError, match="no sample fits: raise --sequence"):
+    with pytest.raises(InputError, match=r"the shortest prompt has \d+ tokens, so raise --sequence"):
         read_samples(whole, 1, vocab_size=258)
 
 
@@ -227,7 +228,8 @@ def test_train_continue_load(
     [shown] = re.findall(r"^    betoken (.* --prompt) TEXT$", (out / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     asked = shown.replace("\\\n", "").replace("FOLDER", str(out)).split()
     code, _, error = run(capsys, *asked, "ab", "--raw", "--max-new-tokens", "4", "--nodes", "4", "--threads", "1")
-    assert code == 0 and "ptp + replay, lossless" in error and not caplog.records
+    assert code == 0 and f"ptp + replay, {'lossless' if isa() == 'none' else 'exact'}" in error
+    assert not any("was trained for" in record.getMessage() for record in caplog.records)
     student = read_student(out)
     assert student.card.law == SamplingSettings(temperature=1.0)
     assert student.card.first_runs == tuple(found["first_runs"])

@@ -69,7 +69,7 @@ def load(
         trust_remote_code=trust_remote_code,
         cuda_graphs=cuda_graphs,
     )
-    loaded = fetch(model, dtype=dtype, backend=backend_for(dtype, in_torch=replaces_weights(drafting)))
+    loaded = fetch(model, dtype=dtype, backend=backend_for(dtype, device, in_torch=replaces_weights(drafting)))
     draft = fetch(draft_model, dtype=draft_dtype or dtype, backend="auto") if draft_model is not None else None
     if draft is not None:
         check_vocabularies(loaded.tokenizer, draft.tokenizer)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from betoken.bench.adversarial import adversarial
 from betoken.bench.provenance import write_provenance
 from betoken.bench.results import Progress, Record, ResultFile
-from betoken.bench.runner import settled_heap, warm_up
+from betoken.bench.runner import said_once, settled_heap, warm_up
 from betoken.bench.subject import PLAIN, Loader, Method, ModelSpec, Subject, check_methods, check_temperature
 from betoken.bench.suites import Question, draw, read_suite
 from betoken.bench.trial import measure
@@ -116,7 +116,7 @@ def run_floor(
     """
     cases = settings.cases()
     told = settings.describe(cases)
-    with ResultFile(out, told) as results:
+    with ResultFile(out, told) as results, said_once():
         done = {_key(record): record for record in results.records}
         runner = _Runner(settings, load, out, told)
         total = len(cases) * len(_neighbours(settings.methods, 0))

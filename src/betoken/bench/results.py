@@ -78,17 +78,23 @@ class ResultFile:
         if not whole:
             if content and not content.startswith(b'{"settings"'[: len(content)]):
                 raise InputError(f"{self.path}: not a result file; name another")
-            os.ftruncate(self._file, 0)
-            self.append({"settings": settings})
-            self.records.clear()
+            self._begin(settings)
             return
         found, self.records = _parse(whole, self.path)
         differing = sorted(key for key in found.keys() | settings.keys() if found.get(key) != settings.get(key))
+        if differing and not self.records:  # a run that ended before it had measured anything
+            self._begin(settings)
+            return
         if differing:
             raise InputError(
                 f"{self.path}: was made with other settings ({', '.join(differing)}); name another file or remove it"
             )
         os.ftruncate(self._file, len(whole))
+
+    def _begin(self, settings: Record) -> None:
+        os.ftruncate(self._file, 0)
+        self.append({"settings": settings})
+        self.records.clear()
 
 
 def read_results(path: Path) -> tuple[Record, list[Record]]:

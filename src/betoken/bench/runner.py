@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ def _run_model(
     tell: Callable[[str], None],
 ) -> None:
     warm: set[Setting] = set()
-    with settled_heap():
+    with settled_heap(), said_once():
         for trial in trials:
             if trial.setting not in warm:
                 tell(f"{trial.setting.model}: warm-up")
@@ -82,6 +83,32 @@ def settled_heap() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+class _Once(logging.Filter):
+    """Lets each message pass the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether nobody has said it yet."""
+        message = record.getMessage()
+        fresh = message not in self._said
+        self._said.add(message)
+        return fresh
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """A drafter tells once what it thinks of a request; a run has a new drafter for each."""
+    once, log = _Once(), logging.getLogger("betoken")
+    log.addFilter(once)
+    try:
+        yield
+    finally:
+        log.removeFilter(once)
 
 
 def _measured(subject: Subject, trial: Trial, settings: BenchSettings) -> Record:

@@ -215,7 +215,7 @@ def load_subject(spec: ModelSpec) -> Subject:
     def load(one: ModelSpec, backend: Backend = "auto") -> Loaded:
         return load_target(one.model, dtype=one.dtype, device=one.device, threads=one.threads, backend=backend)
 
-    loaded = load(spec, backend_for(spec.dtype, in_torch=spec.in_torch))
+    loaded = load(spec, backend_for(spec.dtype, spec.device, in_torch=spec.in_torch))
     draft = None
     if spec.draft_model is not None:
         drafting = load(spec.of_draft())

@@ -144,7 +144,7 @@ def _origin(report: Report) -> str:
         f"{settings['questions']} prompts of {asked}, up to {settings['max_new_tokens']} new tokens, seed "
         f"{settings['seed']}, each request cold; plain decoding and the drafters in alternation."
     ]
-    law = _law(settings)
+    law = _law(settings) if any(settings.get("temperatures", ())) else []
     told += [f"Sampled with {' and '.join(law)}."] if law else []
     told += origin(report.provenance)
     if report.missing:

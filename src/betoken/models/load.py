@@ -143,12 +143,17 @@ def _default_dtype(name: str, device: str, native: bool) -> str:
     return "float32"
 
 
-def backend_for(dtype: str | None, *, in_torch: bool) -> Backend:
+def backend_for(dtype: str | None, device: str, *, in_torch: bool) -> Backend:
     """The backend of a model that a student of all weights is attached to (`in_torch`), or of any other.
 
-    Without a dtype, or in an integer one, it is the kernels', which say in which dtype they would not be asked.
+    Raises InputError for a dtype that only our own CPU kernels compute in, which do not take such a student.
     """
-    return "torch" if in_torch and dtype not in (None, *INTEGERS) else "auto"
+    if in_torch and (dtype in INTEGERS or (dtype is None and device == "cpu" and _native() is not None)):
+        raise InputError(
+            f"drafter ptp: the student replaces all weights at its nodes (weights full), which {dtype or 'int8'} does "
+            "not do; use --dtype float32"
+        )
+    return "torch" if in_torch else "auto"
 
 
 def check_place(dtype: str | None, device: str) -> None:

@@ -233,12 +233,17 @@ def _read_embedding(path: Path, card: StudentCard) -> tuple[UEmbedding | None, t
 
 def _read_adapters(folder: Path) -> dict[str, Adapter]:
     """The low-rank changes of a PEFT folder. Raises InputError for LoRA variants that are more than that."""
-    settings = read_json(folder / "adapter_config.json")
+    path = folder / "adapter_config.json"
+    if not path.is_file():
+        raise InputError(f"{path}: the file is missing")
+    settings = read_json(path)
     unsupported = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "lora_bias")
     if settings.get("peft_type") != "LORA" or any(settings.get(name) for name in unsupported):
         raise InputError(f"{folder}: only plain LoRA is read, without {', '.join(unsupported)}")
     tensors = _read_tensors(folder / "adapter_model.safetensors")
-    alpha, found = float(settings["lora_alpha"]), {}
+    alpha, found = settings.get("lora_alpha"), {}
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha):
+        raise InputError(f"{path}: lora_alpha must be a number, not {alpha!r}")
     for name, down in tensors.items():
         stem = name.removesuffix(".lora_A.weight")
         if stem == name:
@@ -258,8 +263,12 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Every tensor of a safetensors file as float32."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - a handle
+            found = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - a handle
     except FileNotFoundError:
         raise InputError(f"{path}: the file is missing") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: truncated or corrupt safetensors file ({error})") from None
+    for name, tensor in found.items():
+        if not tensor.isfinite().all():
+            raise InputError(f"{path}: {name} holds numbers that are not finite: its training went wrong")
+    return found

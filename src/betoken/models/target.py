@@ -141,5 +141,6 @@ class TakesStudent(Protocol):
     def attach(self, student: Student) -> None:
         """Score such probes by this student from now on; all other nodes score as before.
 
+        A target has one student: another one takes its place, also for whoever attached the first.
         Raises InputError for a student of another model.
         """

@@ -148,8 +148,7 @@ def read_samples(folder: Path, sequence: int, *, vocab_size: int) -> Rows:
     files = sorted(folder.glob("shard-*.safetensors"))
     found = [row for file in files for row in _read_shard(file, sequence)]
     if not found:
-        what = "no sample fits: raise --sequence" if files else "no shard in it: finish betoken train collect"
-        raise InputError(f"{folder}: {what}")
+        raise InputError(f"{folder}: {_nothing(files)}")
     tokens = np.zeros((len(found), sequence), dtype=np.int64)
     low, high = (np.full(tokens.shape, np.nan) for _ in range(2))
     for row, (own, prompt, lows, highs) in enumerate(found):
@@ -159,6 +158,16 @@ def read_samples(folder: Path, sequence: int, *, vocab_size: int) -> Rows:
         raise InputError(f"{folder}: samples of a model with a larger vocabulary than {vocab_size}")
     lengths = np.array([len(own) for own, *_ in found], dtype=np.int64)
     return Rows(tokens, lengths, np.array([prompt for _, prompt, *_ in found], dtype=np.int64), low, high)
+
+
+def _nothing(files: Sequence[Path]) -> str:
+    """Why no sample can be used."""
+    if not files:
+        return "no shard in it: finish betoken train collect"
+    prompts = [prompt for file in files for _, prompt, *_ in _read_shard(file, 1 << 40)]
+    if not prompts:
+        return "no sample has a new token: collect others"
+    return f"no sample fits: the shortest prompt has {min(prompts)} tokens, so raise --sequence above that"
 
 
 def _read_shard(path: Path, sequence: int) -> list[tuple[np.ndarray, int, np.ndarray, np.ndarray]]:

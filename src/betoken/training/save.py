@@ -97,7 +97,8 @@ def _readme(card: StudentCard, validation: Validation) -> str:
     runs = ", ".join(f"{value:.3f}" for value in card.first_runs)
     base = "the model in this folder" if card.base == "." else card.base
     folder = "." if card.base == "." else "FOLDER"
-    how = f"betoken generate --model {card.base} --dtype float32 --drafter ptp --set drafter.student={folder}"
+    dtype = " --dtype float32" if card.weights == "full" else ""  # the others run in int8, too
+    how = f"betoken generate --model {card.base}{dtype} --drafter ptp --set drafter.student={folder}"
     perplexity = "" if validation.perplexity is None else f"- perplexity of the branches: {validation.perplexity:.3f}\n"
     return f"""---
 library_name: betoken

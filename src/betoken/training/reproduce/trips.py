@@ -199,6 +199,8 @@ def publish_trips(settings: TripSettings, found: Sequence[TripFindings], out: Pa
     """Write `trips.md` and where its numbers come from; returns the text. Raises InputError for a full disk."""
     decoded = [one.decoded for one in found if one.decoded]
     parts = [trips_table(found), *_nodes_table(found), *([decoding_table(decoded)] if decoded else [])]
+    if settings.scratch_objective == "c-ptp" and "perplexity" in settings.claims:
+        parts.append("C-PTP from scratch: numbers and laws from its own reading of the text (scratch_objective c-ptp).")
     text = "\n\n".join(parts)
     return publish(out / "trips.md", text, asdict(settings))
 
