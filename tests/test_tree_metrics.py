@@ -155,7 +155,8 @@ def test_what_cannot_be_is_refused_in_one_line(
     write_suite(tmp_path)
     file = tmp_path / "trees.jsonl"
     settings = {"model": "toy", "dtype": None, "suites": ["toy"], "rows": 10, "seed": 0, "max_new_tokens": 10}
-    file.write_text(json.dumps({"settings": settings}) + "\n")
+    measured = {"method": "ptd", "question": "1"}  # a file without a measurement would be taken over
+    file.write_text("".join(json.dumps(line) + "\n" for line in ({"settings": settings}, measured)))
     asked = ["run", str(file), "--model", "toy", "--data", str(tmp_path), "--suites", "toy", "--max-new-tokens", "10"]
     assert tool.main(asked + change) == 2
     said = capsys.readouterr().err
