@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 import tiny_models
 from betoken.models.config import DecoderConfig
 from betoken.models.student import StudentCard, UEmbedding, sizes_of
+from betoken.models.target import Target
 from betoken.state import SamplingSettings
-from betoken.tree import START_INPUT, Role, RowTree
+from betoken.tree import START_INPUT, Role, RowTree, TokenTree
 
 RANK, ALPHA = 3, 6.0
 PARTS = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
@@ -147,3 +148,23 @@ def with_branches(chain: list[int], inputs: list[list[float]]) -> tuple[RowTree,
             branch.append(node)
         branches.append(branch)
     return tree, branches
+
+
+def branches_scored(
+    target: Target, texts: Sequence[list[int]], chains: Sequence[list[int]], inputs: Sequence[Sequence[list[float]]]
+) -> list[list[np.ndarray]]:
+    """Logits [A, V] of each branch of each row, all in one pass: a chain of drafts behind each text, and branches."""
+    grown = [with_branches(chain, list(own)) for chain, own in zip(chains, inputs, strict=True)]
+    store = target.new_cache()
+    slots = [tiny_models.prefill(target, store, text) for text in texts]
+    scores = target.forward(TokenTree.stack([row for row, _ in grown]), store, slots)
+    return [
+        [np.stack([scores.logits(b, node) for node in branch]) for branch in branches]
+        for b, (_, branches) in enumerate(grown)
+    ]
+
+
+def one_branch(target: Target, text: list[int], inputs: list[float]) -> np.ndarray:
+    """[A, V] of a branch under the last token of a text."""
+    [[found]] = branches_scored(target, [text[:-1]], [text[-1:]], [[inputs]])
+    return found

@@ -19,7 +19,7 @@ from betoken.models.native.target import NativeTarget
 from betoken.models.student import read_student
 from betoken.models.target import TakesStudent
 from betoken.tree import TokenTree
-from students import INPUTS, text_of, with_branches
+from students import INPUTS, branches_scored, one_branch, text_of, with_branches
 from tiny_models import prefill
 
 pytestmark = pytest.mark.skipif(isa() == "none", reason="this processor has no native kernels")
@@ -47,14 +47,10 @@ def test_branches_score_as_two_passes_in_transformers(
     reference, target = tiny_models.pair(family).reference, native(family, "float32", threads, equalised=equalised)
     target.attach(read_student(saved.folder))
     texts, chains = [text_of(9, 1), text_of(4, 2)], [text_of(4, 3), text_of(2, 4)]
-    grown = [with_branches(chain, INPUTS[: len(chain)]) for chain in chains]
-    store = target.new_cache()
-    slots = [prefill(target, store, text) for text in texts]
-    scores = target.forward(TokenTree.stack([row for row, _ in grown]), store, slots)
-    for b, (text, chain) in enumerate(zip(texts, chains, strict=True)):
-        for depth, branch in enumerate(grown[b][1]):
+    scored = branches_scored(target, texts, chains, [INPUTS[: len(chain)] for chain in chains])
+    for text, chain, branches in zip(texts, chains, scored, strict=True):
+        for depth, ours in enumerate(branches):
             theirs = students.branch_logits(reference, saved, [*text, *chain[: depth + 1]], INPUTS[depth])
-            ours = np.stack([scores.logits(b, node) for node in branch])
             np.testing.assert_allclose(ours, theirs.numpy(), atol=5e-4, rtol=5e-4)
 
 
@@ -90,24 +86,15 @@ def test_a_branch_alone_has_the_bits_of_the_branch_in_a_batch(tmp_path: Path, dt
     for one in (crowd, single):
         one.attach(read_student(saved.folder))
     texts, chains = [text_of(9, 1), text_of(70, 2), text_of(4, 3)], [text_of(4, 4), text_of(3, 5), text_of(1, 6)]
-    grown = [with_branches(chain, INPUTS[: len(chain)]) for chain in chains]
-    store = crowd.new_cache()
-    slots = [prefill(crowd, store, text) for text in texts]
-    scores = crowd.forward(TokenTree.stack([row for row, _ in grown]), store, slots)
-    for b, (text, chain) in enumerate(zip(texts, chains, strict=True)):
-        for depth, branch in enumerate(grown[b][1]):
-            own = single.new_cache()
-            slot = prefill(single, own, [*text, *chain[:depth]])
-            tree, [again] = with_branches(chain[depth : depth + 1], [INPUTS[depth]])
-            alone = single.forward(TokenTree.stack([tree]), own, [slot])
-            for node, other in zip(branch, again, strict=True):
-                np.testing.assert_array_equal(scores.logits(b, node), alone.logits(0, other))
+    scored = branches_scored(crowd, texts, chains, [INPUTS[: len(chain)] for chain in chains])
+    for text, chain, branches in zip(texts, chains, scored, strict=True):
+        for depth, together in enumerate(branches):
+            alone = one_branch(single, [*text, *chain[: depth + 1]], INPUTS[depth])
+            np.testing.assert_array_equal(together, alone)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("int8", 0.05), ("int4", 0.4)])
-def test_integer_weights_change_a_branch_no_more_than_they_change_text(
-    tmp_path: Path, dtype: str, error: float
-) -> None:
+def test_integer_weights_change_a_branch_about_as_they_change_text(tmp_path: Path, dtype: str, error: float) -> None:
     """Root mean square of the difference to float32, in standard deviations of the logits."""
     saved = students.save(tmp_path, "llama")
     text, found = text_of(20, 1), {}
@@ -129,11 +116,8 @@ def test_adapters_of_some_matrices(tmp_path: Path, parts: list[str]) -> None:
     saved = students.save(tmp_path, parts=parts)
     target, text = native("llama", "float32", equalised=True), text_of(8, 1)
     target.attach(read_student(saved.folder))
-    tree, [branch] = with_branches(text[-1:], INPUTS[:1])
-    store = target.new_cache()
-    scores = target.forward(TokenTree.stack([tree]), store, [prefill(target, store, text[:-1])])
     theirs = students.branch_logits(tiny_models.pair("llama").reference, saved, text, INPUTS[0])
-    np.testing.assert_allclose(np.stack([scores.logits(0, n) for n in branch]), theirs, atol=5e-4, rtol=5e-4)
+    np.testing.assert_allclose(one_branch(target, text, INPUTS[0]), theirs, atol=5e-4, rtol=5e-4)
 
 
 def test_another_student_takes_the_place_of_the_first(tmp_path: Path) -> None:
@@ -142,11 +126,8 @@ def test_another_student_takes_the_place_of_the_first(tmp_path: Path) -> None:
     target, text, found = native("llama", "float32"), text_of(8, 1), []
     for saved in (first, second):
         target.attach(read_student(saved.folder))
-        tree, [branch] = with_branches(text[-1:], INPUTS[:1])
-        store = target.new_cache()
-        scores = target.forward(TokenTree.stack([tree]), store, [prefill(target, store, text[:-1])])
         theirs = students.branch_logits(tiny_models.pair("llama").reference, saved, text, INPUTS[0])
-        found.append(np.stack([scores.logits(0, n) for n in branch]))
+        found.append(one_branch(target, text, INPUTS[0]))
         np.testing.assert_allclose(found[-1], theirs, atol=5e-4, rtol=5e-4)
     assert not np.allclose(*found, atol=1e-2)
 

@@ -16,7 +16,7 @@ from betoken.errors import BetokenError, InputError
 from betoken.models.student import read_student
 from betoken.models.target import TakesStudent
 from betoken.tree import START_INPUT, RowTree, TokenTree
-from students import INPUTS, text_of, with_branches
+from students import INPUTS, one_branch, text_of, with_branches
 from tiny_models import prefill
 
 KINDS = [("llama", "lora"), ("llama", "full"), ("llama", "same"), ("qwen2", "lora"), ("qwen2", "full")]
@@ -83,11 +83,8 @@ def test_adapters_of_some_matrices(tmp_path: Path, parts: list[str]) -> None:
     saved = students.save(tmp_path, parts=parts)
     both.decoder.attach(read_student(saved.folder))
     text = text_of(8, 1)
-    tree, [branch] = with_branches(text[-1:], INPUTS[:1])
-    store = both.decoder.new_cache()
-    scores = both.decoder.forward(TokenTree.stack([tree]), store, [prefill(both.decoder, store, text[:-1])])
     theirs = students.branch_logits(both.reference, saved, text, INPUTS[0])
-    np.testing.assert_allclose(np.stack([scores.logits(0, n) for n in branch]), theirs, atol=2e-4, rtol=2e-4)
+    np.testing.assert_allclose(one_branch(both.decoder, text, INPUTS[0]), theirs, atol=2e-4, rtol=2e-4)
 
 
 def test_an_independent_student_reads_its_start_vector_everywhere(tmp_path: Path) -> None:
@@ -95,11 +92,8 @@ def test_an_independent_student_reads_its_start_vector_everywhere(tmp_path: Path
     saved = students.save(tmp_path, objective="independent")
     both.decoder.attach(read_student(saved.folder))
     text = text_of(8, 1)
-    tree, [branch] = with_branches(text[-1:], [[START_INPUT] * 3])
-    store = both.decoder.new_cache()
-    scores = both.decoder.forward(TokenTree.stack([tree]), store, [prefill(both.decoder, store, text[:-1])])
     theirs = students.branch_logits(both.reference, saved, text, [START_INPUT] * 3)
-    np.testing.assert_allclose(np.stack([scores.logits(0, n) for n in branch]), theirs, atol=2e-4, rtol=2e-4)
+    np.testing.assert_allclose(one_branch(both.decoder, text, [START_INPUT] * 3), theirs, atol=2e-4, rtol=2e-4)
 
 
 def test_only_targets_that_take_students_score_auxiliary_inputs(tmp_path: Path) -> None:

@@ -93,11 +93,6 @@ class PTP:
             )
         self._gains = gains(self._runs, self._longest)
 
-    @property
-    def replaces_weights(self) -> bool:
-        """Whether the student has weights of its own for all of the model, which only the torch decoder takes."""
-        return self._card.weights == "full"
-
     def start(self, target: Target, draft: Target | None = None) -> None:
         """Reads the student. Raises InputError for one that is broken or of another model."""
         if not isinstance(target, TakesStudent):
@@ -263,4 +258,4 @@ def _within(asked: SamplingSettings, trained: SamplingSettings) -> bool:
 
 def replaces_weights(drafter: Drafter) -> bool:
     """Whether a drafter brings a student of all weights, which only the torch decoder takes."""
-    return isinstance(drafter, PTP) and drafter.replaces_weights
+    return isinstance(drafter, PTP) and drafter._card.weights == "full"

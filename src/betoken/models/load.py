@@ -16,6 +16,7 @@ from betoken.models.decoder import DTYPES, TorchDecoder
 from betoken.models.graphs import capture_for
 from betoken.models.memory import check_fits
 from betoken.models.store import resolve
+from betoken.models.student import NOT_ON_KERNELS
 from betoken.models.target import Target
 from betoken.models.tokenizer import Tokenizer
 from betoken.models.weights import Weights
@@ -149,10 +150,7 @@ def backend_for(dtype: str | None, device: str, *, in_torch: bool) -> Backend:
     Raises InputError for a dtype that only our own CPU kernels compute in, which do not take such a student.
     """
     if in_torch and (dtype in INTEGERS or (dtype is None and device == "cpu" and _native() is not None)):
-        raise InputError(
-            f"drafter ptp: the student replaces all weights at its nodes (weights full), which {dtype or 'int8'} does "
-            "not do; use --dtype float32"
-        )
+        raise InputError(f"drafter ptp: {NOT_ON_KERNELS}")
     return "torch" if in_torch else "auto"
 
 

@@ -40,6 +40,9 @@ _BITS, _DIGITS = 32, 24
 _FEATURES = {"bits": _BITS, "digits": _DIGITS, "interpolated": 3}
 LAW = ("temperature", "top_k", "top_p", "min_p")
 """The settings of a law that a student is trained for."""
+NOT_ON_KERNELS = (
+    "the student replaces all weights at its nodes (weights full), which our CPU kernels do not do; use --dtype float32"
+)
 _BASE = ("hidden_size", "num_layers", "vocab_size", "num_heads", "intermediate_size")
 
 

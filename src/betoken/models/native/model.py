@@ -18,6 +18,8 @@ from betoken.models.native.isa import isa
 from betoken.models.native.job import LAYER, MODEL, PAGE
 from betoken.models.native.pack import Packed, interleave, pack_float32, pack_int4, pack_int8, padded
 
+EQUALISED = ".equalised"
+"""Ends the names of what the inputs of a product are divided by: a student is rescaled by it, no pass reads it."""
 Named = Iterator[tuple[str, NDArray[np.generic]]]
 
 
@@ -73,7 +75,7 @@ def pack_layer(layer: Equalised, config: DecoderConfig, number: int, dtype: str)
     for name, matrix in products.items():
         yield from _product(f"{number}.{name}", matrix, dtype, layer.importance.get(name))
         if name in layer.scales:
-            yield f"{number}.{name}.equalised", layer.scales[name].numpy()
+            yield f"{number}.{name}{EQUALISED}", layer.scales[name].numpy()
     if config.qkv_bias:
         bias = torch.cat([tensors[attention(name, "bias")] for name in "qkv"])
         yield f"{number}.qkv.bias", _rows_padded(bias)

@@ -17,10 +17,10 @@ from betoken.models.config import DecoderConfig
 from betoken.models.native.emit import BLOCK
 from betoken.models.native.equalise import PRODUCTS
 from betoken.models.native.image import Arrays
-from betoken.models.native.model import fill_matrix
+from betoken.models.native.model import EQUALISED, fill_matrix
 from betoken.models.native.pack import Packed, interleave, pack_float32, pack_int8, padded
 from betoken.models.overlay import LayerOverlay, LowRank, Overlay
-from betoken.models.student import Student
+from betoken.models.student import NOT_ON_KERNELS, Student
 
 Scale = Callable[[str], torch.Tensor]
 """Name of a product of one layer -> [K] what its inputs are divided by."""
@@ -43,10 +43,7 @@ class NativeStudent:
         Raises InputError for a student of another model, and for one that is more than changes of the layers.
         """
         if student.tensors:
-            raise InputError(
-                f"{name}: the student replaces all weights at its nodes (weights full), which our CPU kernels do not "
-                "do; use --dtype float32"
-            )
+            raise InputError(f"{name}: {NOT_ON_KERNELS}")
         overlay = Overlay.of(student, config, name, lambda tensor: tensor.to(torch.float32))
         if overlay.head is not None:
             raise InputError(f"{name}: the student's adapter changes lm_head, which needs --dtype bfloat16 or float64")
@@ -100,7 +97,7 @@ class NativeStudent:
 
 def _scales(arrays: Arrays, number: int) -> Scale:
     def scale(product: str) -> torch.Tensor:
-        found = arrays.get(f"{number}.{product}.equalised")
+        found = arrays.get(f"{number}.{product}{EQUALISED}")
         return torch.ones(1) if found is None else torch.from_numpy(np.asarray(found))
 
     return scale

@@ -58,7 +58,6 @@ class NativeTarget:
         self.hidden_size, self.context, self.eos_ids = config.hidden_size, config.context, config.eos_ids
         self.crew: Crew = crew(threads or len(os.sched_getaffinity(0)))
         self.threads = self.crew.threads
-        self.weight_bytes = sum(array.nbytes for array in arrays.values())
         self._arrays, self._embeddings = arrays, np.ascontiguousarray(embeddings)
         self._model, self._layers = records(config, arrays, self._embeddings, dtype != "float32")
         self._run = np.zeros(1, dtype=PASS)

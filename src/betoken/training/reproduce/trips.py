@@ -38,6 +38,7 @@ from betoken.training.reproduce.stages import (
 
 Claim = Literal["perplexity", "runs"]
 """The two claims, in the order above."""
+ScratchObjective = Literal["scratch", "c-ptp"]
 TAUGHT: dict[Objective, str] = {"o-ptp": "O-PTP", "independent": "independent"}
 """Objective, which is its folder's name too -> what tables call its student."""
 SEQUENCE = trips.LENGTH + 2
@@ -80,7 +81,7 @@ class TripSettings(GridSettings):
     scratch_window: int = SEQUENCE - 1
     """Nodes of a scratch model's branch. Less than a whole trip can start anywhere in it."""
     scratch_cuts: int = 1
-    scratch_objective: Literal["scratch", "c-ptp"] = "scratch"
+    scratch_objective: ScratchObjective = "scratch"
     """How it gets its numbers: `scratch` from the law of its own branches, node after node; `c-ptp` from that of its
     own reading of the text, which it has before and which tells the nodes whole laws, in one pass."""
     embedding: EmbeddingKind = "interpolated"
@@ -96,8 +97,9 @@ class TripSettings(GridSettings):
                 f"claims must be some of {', '.join(get_args(Claim))}, not {', '.join(self.claims) or 'none'}"
             )
         check_window("scratch_window", self.scratch_window, SEQUENCE)
-        if self.scratch_objective not in ("scratch", "c-ptp"):
-            raise InputError(f"scratch_objective must be scratch or c-ptp, not {self.scratch_objective}")
+        if self.scratch_objective not in get_args(ScratchObjective):
+            allowed = " or ".join(get_args(ScratchObjective))
+            raise InputError(f"scratch_objective must be {allowed}, not {self.scratch_objective}")
         if self.decoded < 1 or not self.nodes or min(self.nodes) < 1:
             raise InputError("decoded trips and nodes must be at least 1")
 
